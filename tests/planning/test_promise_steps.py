@@ -13,6 +13,7 @@ import pytest
 from coralopt.allocation import Served
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.planning.promise import search
+from coralopt.planning.promise.capacities import Place
 from coralopt.planning.promise.columns import GroupColumns
 from coralopt.planning.promise.cover_search import CoverSearch
 from coralopt.planning.promise.cuttings import Cutting
@@ -123,3 +124,65 @@ def test_a_phase_without_any_cover_ends_the_search_only_if_each_way_needs_it(
     in_vain |= {2}
     with pytest.raises(NoSolutionError, match="phase 0 in vain"):
         seek._look(prices, ways, may_refuse=False)
+
+
+def test_plans_of_groups_are_raced_while_they_cost_less(seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 10 USD/h, where b's group 2 fails, to 11 without it, where a's group 4 fails; what comes next costs as much as
+    the designs known. Groups that come twice are raced twice, models for mean requests not at all."""
+    phases = [SimpleNamespace(served=name) for name in ("a", "b", "mean")]
+    seek.scenario, seek.workers = cast("Any", SimpleNamespace(model_phases=phases)), Workers()
+    asked: list[tuple[str, tuple[Place, ...]]] = []
+
+    def hold(model: str, groups: tuple[Place, ...]) -> bool:
+        asked.append((model, groups))
+        return not {(1, 2), (0, 4)} & set(groups)
+
+    seek.designs = cast("Any", SimpleNamespace(used_up=False, raced={"a", "b"}, hold=hold))
+    places = {10.0: [(0, 1), (0, 1), (1, 2), (2, 9)], 11.0: [(0, 4), (1, 3)], 12.0: [(0, 1), (1, 3)]}
+    plans = {frozenset(): 10.0, frozenset({(1, 2)}): 11.0, frozenset({(1, 2), (0, 4)}): 12.0}
+
+    def without(cuts: frozenset[Place]) -> Any:
+        usd_h = plans.get(cuts)
+        return None if usd_h is None else SimpleNamespace(cost_usd_h=usd_h, places=places[usd_h])
+
+    monkeypatch.setattr(seek, "_without", without)
+    first = [("a", ((0, 1), (0, 1))), ("b", ((1, 2),)), ("a", ((0, 4),)), ("b", ((1, 3),))]
+    for known, expected in ((12.0, first), (np.inf, [*first, ("a", ((0, 1),)), ("b", ((1, 3),))]), (10.0, [])):
+        asked.clear()
+        seek._race_side_by_side(known)
+        assert sorted(asked) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "found"),
+    [
+        # Rises that come late are waited for; not for ever, and not beyond the plan.
+        ([10.0, 10.0, 10.001, 10.0, 12.0, 12.0, 15.0, 99.0], 14.0),
+        ([10.0] * 9 + [13.0], 10.0),
+        ([10.0 + 1e-4 * k for k in range(9)] + [13.0], 10.0004),
+    ],
+)
+def test_bounds_that_hardly_rise_are_given_some_patience(
+    seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch, bounds: list[float], found: float
+) -> None:
+    """Every allocation plays some groups and changes the next one; a cover may be unlikely only after several of them."""
+    left = list(bounds)
+    groups = SimpleNamespace(most=np.array([100]), covers=lambda most, price: np.zeros(101))
+    seek.groups, seek.price, seek.gap = cast("Any", [groups]), [np.ones(1)], 0.0
+    seek.base, seek.library = cast("Any", None), cast("Any", None)
+    seek.designs = cast("Any", SimpleNamespace(least=lambda costs: (0.0, [0.0])))
+    seek.covers = cast("CoverSearch", SimpleNamespace(settle=lambda places: True))
+
+    def solve(columns: object) -> Any:
+        result = SimpleNamespace(bound_usd_h=left.pop(0))
+        return SimpleNamespace(served=SimpleNamespace(result=result), places=[])
+
+    monkeypatch.setattr(search, "GroupColumns", SimpleNamespace(of=lambda *_: None))
+    for name, step in (
+        ("_solve", solve),
+        ("_costs", lambda held: [0.0]),
+        ("_tighten_there", lambda plan: False),
+    ):
+        monkeypatch.setattr(seek, name, step)
+    monkeypatch.setattr(search, "_smallest", lambda values, count: np.inf)
+    assert seek._bound(14.0) == found

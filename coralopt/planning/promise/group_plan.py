@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,8 +45,9 @@ class GroupPlan:
 
     @cached_property
     def places(self) -> list[Place]:
-        """All of these groups."""
-        return list(itertools.chain(*self.chosen))
+        """All of these groups, each as often as the allocation has it."""
+        counts = self.served.result.allocation.count.tolist()
+        return [place for own, count in zip(self.chosen, counts, strict=True) for place in own * count]
 
     def parts_of(self, own: Sequence[Place]) -> Mapping[Place, tuple[Cutting, ...]]:
         """How the design of a column cuts its nodes: the one that has just these groups, or, where groups of designs stand

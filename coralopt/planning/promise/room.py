@@ -92,12 +92,6 @@ class Room:
         nodes[region] -= needs[:count].astype(np.int64)
         return replace(self, nodes=nodes, limits=self.limits - needs[count:])
 
-    def shares(self, p: int) -> Floats:
-        """float64 (J, R): what each group of a model phase takes of all limits, as shares of what there is, added up."""
-        groups = self.groups[p]
-        most = np.maximum(self.limits, 1e-9)
-        return np.asarray((self.taken[p] / most).sum(axis=2)[groups.template] * groups.count[:, None])
-
     def _need(self, p: int, j: int) -> Floats:
         """float64 (R, C + L): what one group of a model phase needs in a region."""
         groups = self.groups[p]

@@ -36,7 +36,7 @@ from coralopt.planning.promise.designs import Design, Designs
 from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.group_plan import GroupPlan, SingleTemplates
 from coralopt.planning.promise.refusals import Refusals
-from coralopt.planning.promise.restricted import find_of_one_gpu, find_side_by_side, find_within_limits
+from coralopt.planning.promise.restricted import find_of_one_gpu, find_side_by_side
 from coralopt.planning.promise.room import Room
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
@@ -58,8 +58,9 @@ FOR_GROUPS = 0.5
 OPEN = 0.01
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
-#: Allocations at what groups hold at most, at most; the rise of the bound that is worth another; columns of one.
-MOST_BOUNDS, WORTH, MOST_COLUMNS = 5, 1e-3, 20_000
+#: Allocations at what groups hold at most, at most; how many may come without a rise of the bound that is worth them;
+#: columns of one.
+MOST_BOUNDS, WORTH, PATIENCE, MOST_COLUMNS = 40, 1e-3, 4, 20_000
 
 
 class PromiseSearch:
@@ -96,12 +97,12 @@ class PromiseSearch:
         self.gap = request.solve_options.rel_gap or 0.0
         player = GroupPlayer(scenario)
         of_stages = StageTables(scenario, tables)
-        room = base.most_instances()
+        most = base.most_instances()
         self.groups: list[Groups] = []
         prices: list[Floats] = []
         for p, phase in enumerate(scenario.model_phases):
             games = PhaseGames(scenario, phase, library.phases[p], of_stages, player, remember)
-            fits = room.max(axis=1)[library.offsets[p] :][: len(library.phases[p])]
+            fits = most.max(axis=1)[library.offsets[p] :][: len(library.phases[p])]
             demand, replicas = float(base.demand[p]), int(base.replicas[p])
             if demand == 0 and replicas:
                 # Idle replicas: any of its templates holds all of so little.
@@ -109,9 +110,10 @@ class PromiseSearch:
                 demand = float(throughput[throughput > 0].min(initial=2.0)) / 2
             groups = Groups.of(games, demand, fits, replicas)
             self.groups.append(groups)
-            prices.append(least_price(base, library, p, groups, room))
-        room_left = Room.of(base, library, self.groups)
-        prices = [np.where(room_left.fits_alone(p), price, math.inf) for p, price in enumerate(prices)]
+            prices.append(least_price(base, library, p, groups, most))
+        room = Room.of(base, library, self.groups)
+        if len(room.limits):
+            prices = [np.where(room.fits_alone(p), price, math.inf) for p, price in enumerate(prices)]
         # Wherever it is cheapest.
         self.price = [price.min(axis=1) for price in prices]
         digests = [groups.games.digest for groups in self.groups]
@@ -124,7 +126,7 @@ class PromiseSearch:
         # Of designs that cost nothing, those of few GPUs are looked at first, too.
         gpus = [self._gpus(p) for p in range(len(self.groups))]
         apart = [np.where(price == 0, FREE_GPU * own[:, None], price) for own, price in zip(gpus, prices, strict=True)]
-        self.designs = Designs(scenario, self.groups, apart, self.races, room_left)
+        self.designs = Designs(scenario, self.groups, apart, self.races, room)
         at_once = math.inf if math.isinf(ceiling) else GAMES_AT_ONCE
         self.covers = CoverSearch(self.groups, gpus, self.gap, self.workers, at_once, self._check_ceiling)
         self.chosen: list[Design] = []
@@ -172,16 +174,15 @@ class PromiseSearch:
         if self._deadline < math.inf:
             self.workers.go_on(self._deadline - time.monotonic())
         self.designs.search()
-        find_within_limits(self.designs)
         find_of_one_gpu(self.designs)
         self.bound = max(self.bound, self._bound_together())
-        self.chosen = self.designs.in_order
-        of_designs = self._without(frozenset()) if self.chosen else None
+        of_designs = self._of_designs()
         if of_designs is None or of_designs.cost_usd_h > self._alone() * (1 + self.gap + PRICE_TOLERANCE):
             # The cheapest designs want the same nodes.
             find_side_by_side(self.designs)
-            self.chosen = self.designs.in_order
-            of_designs = (self._without(frozenset()) if self.chosen else None) or of_designs
+            of_designs = self._of_designs()
+            self._race_side_by_side(math.inf if of_designs is None else of_designs.cost_usd_h)
+            of_designs = self._of_designs()
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], of_groups
@@ -263,6 +264,33 @@ class PromiseSearch:
             cuts, plan = min(others, key=lambda other: other[1].cost_usd_h)
         assert nearest is not None
         return nearest[1]
+
+    def _of_designs(self) -> GroupPlan | None:
+        """The cheapest plan of designs that were seen to hold, if there is one."""
+        self.chosen = self.designs.in_order
+        return self._without(frozenset()) if self.chosen else None
+
+    def _race_side_by_side(self, cost: float) -> None:
+        """Race what plans of groups have for each model, since it has room beside the others: as long as they cost less than
+        some plan, from each to the cheapest without one of the groups of a model that does not hold."""
+        cuts: frozenset[Place] = frozenset()
+        self.chosen = []
+        plan = self._without(cuts)
+        for _ in range(MOST_PLANS):
+            if plan is None or plan.cost_usd_h >= cost * (1 - PRICE_TOLERANCE) or self.designs.used_up:
+                return
+            of_model: dict[str, list[Place]] = {}
+            for place in plan.places:
+                model = self.scenario.model_phases[place[0]].served
+                if model in self.designs.raced:
+                    of_model.setdefault(model, []).append(place)
+            held = self.workers.map(lambda own: self.designs.hold(own[0], tuple(own[1])), of_model.items())
+            failing = next((own for own, holds in zip(of_model.values(), held, strict=True) if not holds), [])
+            without = [(cuts | {cut}, self._without(cuts | {cut})) for cut in dict.fromkeys(failing)]
+            others = [(other_cuts, other) for other_cuts, other in without if other is not None]
+            if not others:
+                return
+            cuts, plan = min(others, key=lambda other: other[1].cost_usd_h)
 
     def _without(self, cuts: frozenset[Place]) -> GroupPlan | None:
         """The cheapest plan without these groups, ``None`` where there is none."""
@@ -375,7 +403,7 @@ class PromiseSearch:
 
     def _bound(self, cost: float) -> float:
         """A lower bound on every plan of the family, USD/h; groups that decide it are played."""
-        bound_usd_h = 0.0
+        bound_usd_h, worth, in_vain = 0.0, 0.0, 0
         for _ in range(MOST_BOUNDS):
             pairs = list(zip(self.groups, self.price, strict=True))
             least = [groups.covers(groups.most, price) for groups, price in pairs]
@@ -399,8 +427,11 @@ class PromiseSearch:
             except (InfeasibleError, NoSolutionError):
                 # Nothing cheaper than the plan there is, or than what was left out.
                 return max(bound_usd_h, ceiling)
-            before, bound_usd_h = bound_usd_h, max(bound_usd_h, min(ceiling, plan.served.result.bound_usd_h))
-            if bound_usd_h >= cost * (1 - self.gap) or bound_usd_h < before * (1 + WORTH):
+            bound_usd_h = max(bound_usd_h, min(ceiling, plan.served.result.bound_usd_h))
+            if bound_usd_h >= worth:
+                worth, in_vain = bound_usd_h * (1 + WORTH), -1
+            in_vain += 1
+            if bound_usd_h >= cost * (1 - self.gap) or in_vain >= PATIENCE:
                 break
             if not self._tighten_there(plan) and not self.covers.settle(plan.places):
                 break
