@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from coralopt.plan.parts import PlannedInstance, PlannedMode, PlanPart
+from coralopt.plan.parts import Count, Figure, PlannedInstance, PlannedMode, PlanPart
 
 #: Numbers of windows after which it is looked whether more are needed; further ones for models of few requests, whose
 #: windows say little each.
@@ -25,12 +25,12 @@ class CertifiedPhase(PlanPart):
     kind: Literal["prefill", "decode"] = Field(
         description="prefill: time to first token; decode: time per output token."
     )
-    target: float | None = Field(description="Share of requests that must meet it; null: planned for mean requests.")
-    shares: tuple[float, ...] = Field(min_length=1, description="Share of requests that met it, by window.")
-    low: float = Field(description="Lower end of the interval of the mean share.")
-    high: float = Field(description="Upper end of it.")
+    target: Figure | None = Field(description="Share of requests that must meet it; null: planned for mean requests.")
+    shares: tuple[Figure, ...] = Field(min_length=1, description="Share of requests that met it, by window.")
+    low: Figure = Field(description="Lower end of the interval of the mean share.")
+    high: Figure = Field(description="Upper end of it.")
     verdict: Literal["confirmed", "refuted", "open", "not asked"]
-    attempt: int = Field(default=1, ge=1, description="The attempt at a plan that its windows are of.")
+    attempt: Count = Field(default=1, ge=1, description="The attempt at a plan that its windows are of.")
 
     @property
     def mean(self) -> float:
@@ -41,7 +41,7 @@ class CertifiedPhase(PlanPart):
 class RefusedInstances(PlanPart):
     """Instances of one model that an earlier attempt had, and that their windows did not confirm."""
 
-    first_seed: int = Field(description="Seed of its first window; each following one is one higher.")
+    first_seed: Count = Field(description="Seed of its first window; each following one is one higher.")
     instances: tuple[PlannedInstance, ...] = Field(min_length=1)
     modes: tuple[PlannedMode, ...] = Field(description="How models were served in that attempt.")
     phases: tuple[CertifiedPhase, ...] = Field(min_length=1)
@@ -69,16 +69,18 @@ class Certificate(PlanPart):
     windows are fresh, too, and all attempts share the error.
     """
 
-    first_seed: int = Field(
+    first_seed: Count = Field(
         description="Seed of the first window; each following one is one higher, that of the next attempt's first window "
         f"{SEEDS_APART:,} higher."
     )
-    window_s: float = Field(gt=0, description="Seconds of Poisson arrivals with the scenario's lengths in each window.")
-    confidence: float = Field(gt=0, lt=1, description="Of all that is confirmed together.")
-    looks: tuple[int, ...] = Field(
+    window_s: Figure = Field(
+        gt=0, description="Seconds of Poisson arrivals with the scenario's lengths in each window."
+    )
+    confidence: Figure = Field(gt=0, lt=1, description="Of all that is confirmed together.")
+    looks: tuple[Count, ...] = Field(
         min_length=1, description="Windows after which it was looked whether more are needed."
     )
-    errors: tuple[float, ...] = Field(
+    errors: tuple[Figure, ...] = Field(
         default=(1.0,),
         min_length=1,
         description="Share of the error, 1 - confidence, that each attempt so far may have.",

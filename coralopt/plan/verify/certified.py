@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from coralopt.plan.certificate import Certificate, CertifiedPhase, interval
+from coralopt.plan.certificate import FURTHER_LOOKS, LOOKS, Certificate, CertifiedPhase, interval
 from coralopt.plan.document import Plan
 from coralopt.plan.parts import PlannedInstance
 from coralopt.solving.problem import Violation
@@ -80,6 +80,15 @@ def _figures(plan: Plan, mark: Certificate, phases: Sequence[CertifiedPhase]) ->
     shares: dict[tuple[str, str], Sequence[float]] = {(phase.model, phase.kind): phase.shares for phase in phases}
     if any(not 0 <= share <= 1 for values in shares.values() for share in values):
         yield _violation("certificate", "a share of requests is outside 0 to 1")
+        return
+    windows = max(map(len, shares.values()))
+    every, count = LOOKS + FURTHER_LOOKS, len(mark.looks)
+    if count < len(LOOKS) or mark.looks != every[:count] or windows > mark.looks[-1]:
+        told, known = (", ".join(map(str, looks)) for looks in (mark.looks[:20], every))
+        yield _violation(
+            "certificate",
+            f"it has {windows} windows and says that it looks after {told}; certificates look after {known}",
+        )
     again = certified(plan, mark, shares, {phase.model: phase.attempt for phase in phases})
     for own, phase in zip(again, phases, strict=True):
         same = abs(own.low - phase.low) < 1e-9 and abs(own.high - phase.high) < 1e-9
