@@ -120,7 +120,7 @@ class OnDemandSearch:
                 break
             prices = None if self.state is None else np.maximum(self.state.capacity_prices, 0.0)
             moved = fresh and (best is not before[0] or self.bound_usd_h > before[1])
-            if best is None and feasible:
+            if best is None and feasible and self.covers:
                 # What is cheapest for each demand does not fit beside the others: prices of the supply they share.
                 prices, moved = self.bounds.master(self.covers)[1], True
             if prices is not None and not np.array_equal(prices, mu) and moved:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify_plan
-from coralopt.errors import CoraloptError
+from coralopt.errors import CoraloptError, InfeasibleError
 from coralopt.planning import prove_bound
 from coralopt.scenario import ResolvedScenario
 from coralopt.templates import is_on_demand
@@ -93,6 +93,10 @@ def test_no_demand_costs_nothing(nodes: list[str]) -> None:
     plan = plan_scenario(scenario_from_mapping(document))
     assert plan.cost_usd_h == plan.lower_bound_usd_h == 0
     assert verify_plan(plan).ok
+    if nodes == ["1xL4"]:
+        document["models"]["phi4-14b"]["min_replicas"] = 1
+        with pytest.raises(InfeasibleError):
+            plan_scenario(scenario_from_mapping(document))
 
 
 def test_the_bound_is_derived_anew() -> None:
