@@ -16,7 +16,8 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.annealing_kernel import Cooling, anneal
 from coralopt.allocation.search.context import Root, SearchContext
-from coralopt.allocation.search.solve import _raise_bound, _root_bound, solve_allocation
+from coralopt.allocation.search.decomposition import raise_bound
+from coralopt.allocation.search.solve import _root_bound, solve_allocation
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions, get_backend
@@ -39,8 +40,8 @@ def annealing_of(problem: AllocationProblem) -> Annealing | None:
         root: Root = _root_bound(search)
     except InfeasibleError:
         return None
-    root, met, _ = _raise_bound(search, root, None)
-    return Annealing.of(search, root, met)
+    found = raise_bound(search, root, None)
+    return Annealing.of(search, found.root, found.met)
 
 
 @settings(max_examples=60, deadline=None)

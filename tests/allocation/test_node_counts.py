@@ -154,3 +154,24 @@ def test_problems_with_limits_of_the_tree_are_not_reduced() -> None:
         reduce_problem(problem)
     with pytest.raises(SolverError, match="measure"):
         replace(problem, side_constraints=(replace(least, sense="most"),))
+
+
+def test_a_tree_that_ends_without_any_allocation_says_that_there_is_none() -> None:
+    """One and a half instances on three nodes would do; whole ones do not, and another demand is 0."""
+    problem = AllocationProblem(
+        usage=np.array([[2, 0], [0, 1]], dtype=np.int16),
+        throughput=np.array([3.25, 10.0]),
+        phase=np.zeros(2, dtype=np.int32),
+        demand=np.array([34.0, 0.0]),
+        availability=np.array([[3, 3]]),
+        price=np.array([[3.25, 4.25]]),
+        running=None,
+        penalty=0.0,
+        phase_names=("model0/decode", "model1/decode"),
+        region_names=("region0",),
+        configuration_names=("1xGPU", "2xGPU"),
+        joint=Joint(np.array([1]), np.array([1], dtype=np.int32), np.array([0.5])),
+    )
+    search = AllocationSearchOptions(limits=SearchLimits(direct_columns=0))
+    with pytest.raises(InfeasibleError):
+        solve_allocation(problem, "highs", EXACT, search)

@@ -66,12 +66,10 @@ class _Tree:
     """
 
     def __init__(self, search: SearchContext, root: Root, guess: float) -> None:
-        assert search.capacity_prices is not None
         self.search, self.guess = search, guess
         self.own_deadline = time.perf_counter() + search.share_of_left()
         alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
-        state = MasterState(search.capacity_prices, side_prices=search.side_prices)
-        self.first, self.first_bound = _Node((), alive, state), root.lagrangian.bound
+        self.first, self.first_bound = _Node((), alive, search.best), root.lagrangian.bound
 
     @property
     def deadline(self) -> float:
@@ -95,7 +93,7 @@ class _Tree:
     def look(self, least: float, node: _Node) -> tuple[float, list[tuple[float, _Node]]]:
         """A bound on what is settled in a node of bound ``least``, infinite where nothing is, and its children."""
         search = self.search
-        small, columns = search.small, search.columns
+        small, columns = search.within_cuts, search.columns
         goal = self.target()
         master = best_prices(
             small, columns, node.alive, node.state, search.lp_solver, self.deadline, node.limits, enough=goal

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from coralopt.allocation.bounds.cuts import SupplyCut
+from coralopt.allocation.bounds.decomposition import MasterState
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
 from coralopt.allocation.bounds.relaxation import Relaxation
 from coralopt.allocation.model.columns import Columns
@@ -68,8 +71,10 @@ class SearchContext:
         cost: Its cost, USD/h, exactly.
         bound: USD/h; no allocation of the reduced problem costs less, unless it costs the target or more.
         survivors: Columns that may still matter.
-        capacity_prices: float64 (R, C), USD/h per node, of the best Lagrangian bound.
-        side_prices: float64 (S,), USD/h for a unit of every side constraint, of the same.
+        capacity_prices: float64 (R, C), USD/h per node, of the best Lagrangian bound without cuts.
+        cuts: Cutting planes on the supply; every allocation of the reduced problem satisfies them.
+        within_cuts: The reduced problem with the cuts as further side constraints: for bounds only.
+        best: Prices of the best Lagrangian bound, those of the cuts too.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
         lagrangian_usd_h: Highest Lagrangian bound, USD/h.
         solutions: What the back end said each time.
@@ -90,7 +95,9 @@ class SearchContext:
     bound: float = 0.0
     survivors: int = 0
     capacity_prices: Floats | None = None
-    side_prices: Floats | None = None
+    cuts: tuple[SupplyCut, ...] = ()
+    within_cuts: AllocationProblem = field(init=False)
+    best: MasterState = field(init=False)
     relaxation_usd_h: float = math.nan
     lagrangian_usd_h: float = math.nan
     solutions: list[Solution[Allocation]] = field(default_factory=list)
@@ -100,6 +107,7 @@ class SearchContext:
         self._clock = time.perf_counter()
         everything = np.arange(len(self.problem.throughput), dtype=np.int64)
         self.reduced = Reduced(self.problem, everything, ())
+        self.within_cuts = self.small
 
     @property
     def limits(self) -> SearchLimits:
@@ -133,10 +141,8 @@ class SearchContext:
         return self.backend if able else get_backend("highs")
 
     def row_prices(self) -> Floats:
-        """float64 (R * C + S,): those of nodes, then those of side constraints."""
-        assert self.capacity_prices is not None
-        assert self.side_prices is not None
-        return np.concatenate([self.capacity_prices.ravel(), self.side_prices])
+        """float64 (R * C + S,): those of nodes, then those of side constraints and cuts."""
+        return self.best.row_prices()
 
     def again(self, limits: SearchLimits) -> SearchContext:
         """A pass that knows only the best allocation, within what is left of the time."""
@@ -153,6 +159,12 @@ class SearchContext:
         keep = None if start is None else start.template
         self.reduced = reduce_problem(self.problem, known, self.looked_at, keep, near)
         self.looked_at = self.reduced.kept
+        self.within_cuts = self.small
+
+    def cut(self, cuts: Sequence[SupplyCut]) -> None:
+        """Have these cuts in place of others."""
+        self.cuts = tuple(cuts)
+        self.within_cuts = replace(self.small, side_constraints=(*self.small.side_constraints, *cuts))
 
     def lap(self, step: str) -> None:
         """Count the time since the last lap for this step."""

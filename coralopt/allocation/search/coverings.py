@@ -44,7 +44,7 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser:
         needed = search.cost * (1 - search.solve_options.rel_gap) - lagrangian.bound
         slack = min(slack, needed)
         deadline = time.perf_counter() + search.share_of_left()
-        coverings = all_near(search.small, search.columns, lagrangian, slack, most, deadline)
+        coverings = all_near(search.within_cuts, search.columns, lagrangian, slack, most, deadline)
         search.lap("coverings")
         if coverings is None:
             break
@@ -116,14 +116,14 @@ def by_tree(search: SearchContext, coverings: Coverings, price: Floats, target: 
         search.limits.choice_nodes,
         min(search.deadline, time.perf_counter() + search.share_of_left()),
     )
-    return best_choice_among(coverings, available(search.small), price, limits, search.small.segments)
+    return best_choice_among(coverings, available(search.within_cuts), price, limits, search.small.segments)
 
 
 def by_backend(search: SearchContext, coverings: Coverings, price: Floats, target: float) -> Choice:
     """The MILP back end chooses, whatever the target: it finds good choices sooner."""
     from scipy.sparse import csc_array, hstack, vstack
 
-    there, use, pieces = available(search.small), coverings.rows(), search.small.segments
+    there, use, pieces = available(search.within_cuts), coverings.rows(), search.small.segments
     count, cells, dearer = len(coverings), len(there), len(pieces.cell)
     # What is there at the lowest price; dearer nodes are columns.
     np.subtract.at(there, pieces.cell, pieces.nodes)

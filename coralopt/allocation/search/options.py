@@ -29,6 +29,7 @@ class SearchLimits:
         share_first: Share of that which neighbourhoods may take before the tree over node counts.
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.
         near_columns: How many these are at most.
+        cut_rounds: How often cutting planes on the supply are added.
         first_slack: First slack of the coverings, as a share of the bound.
         first_coverings: Most coverings that are chosen among at once, ahead of annealing.
         most_coverings: The same after it.
@@ -59,6 +60,7 @@ class SearchLimits:
     share_first: float = 0.5
     near_bound: float = 0.01
     near_columns: int = 60_000
+    cut_rounds: int = 20
     first_slack: float = 2e-4
     first_coverings: int = 12_000
     most_coverings: int = 40_000

@@ -14,6 +14,9 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     makes a first allocation of cost U.
 ``decomposition``
     raises the Lagrangian bound to its highest, L.
+``cuts``
+    raises L by cutting planes on the supply, which whole allocations satisfy and the decomposition's fractional one does
+    not.
 ``rest``
     keeps the whole instances of the decomposition's fractional allocation and searches, as a problem of its own, what
     demand and supply they leave.
@@ -59,7 +62,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coralopt.allocation.bounds.decomposition import CLOSE, MasterState, best_prices
+from coralopt.allocation.bounds.decomposition import MasterState
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bound
 from coralopt.allocation.bounds.pricing import Covering
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
@@ -69,6 +72,7 @@ from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.branching import branch
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
+from coralopt.allocation.search.decomposition import add_cuts, raise_bound
 from coralopt.allocation.search.fixing import close_gap, solve_full_model
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
 from coralopt.allocation.search.node_counts import branch_on_node_counts
@@ -180,7 +184,8 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
             raise
         search.interrupt()
     if search.allocation is None and search.settled():
-        raise TooFarError
+        # A bound without limit over everything: a tree found nothing that fits.
+        raise infeasible(search) if math.isinf(search.target) else TooFarError
     return finished(search, len(search.columns))
 
 
@@ -188,11 +193,13 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
     """The steps after ``rounding``."""
     if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
         if search.small.adds_up and not search.done():
-            root, met, values = _raise_bound(search, root, known)
+            found = raise_bound(search, root, known)
             too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
-            _choose(search, root, met, values)
+            found = add_cuts(search, found)
+            root = found.root
+            _choose(search, root, found.met, found.values)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
             search_neighbourhoods(search, root.reduced_costs)
     elif len(search.columns) > search.limits.direct_columns and not search.done():
@@ -260,7 +267,8 @@ def _root_bound(search: SearchContext) -> Root:
         if not math.isinf(search.target):
             raise InfeasibleError("nothing near the last prices meets every demand")
         raise infeasible(search)
-    search.capacity_prices, search.side_prices = relaxation.capacity_prices, relaxation.side_prices
+    search.capacity_prices = relaxation.capacity_prices
+    search.best = MasterState(relaxation.capacity_prices, side_prices=relaxation.side_prices)
     side = relaxation.side_prices
     reduced = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices, side)
     dual = dual_bound(small, columns, relaxation, reduced)
@@ -319,44 +327,3 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
             if other.interrupted:
                 search.interrupt()
     search.lap("rest")
-
-
-def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> tuple[Root, list[Covering], Floats]:
-    """The step ``decomposition``: best prices over some columns, held against all, until no other column matters.
-
-    Also returns the coverings that it met, and float64 (N,), the instances of its last fractional allocation.
-    """
-    met: list[Covering] = []
-    small, columns, limits = search.small, search.columns, search.limits
-    values = np.zeros(len(columns))
-    chosen, best, lagrangian = np.zeros(0, dtype=np.int64), root.lagrangian, root.lagrangian
-    prices = root.relaxation.capacity_prices if known is None else known
-    state = MasterState(prices, side_prices=root.relaxation.side_prices)
-    while True:
-        # Columns that look good at any prices so far; at bad prices that may be nearly all.
-        limit = lagrangian.bound + limits.near_bound * abs(lagrangian.bound)
-        near = np.flatnonzero((lagrangian.column_bounds <= limit) | columns.kept)
-        if len(near) > limits.near_columns:
-            near = near[np.argsort(lagrangian.column_bounds[near], kind="stable")[: limits.near_columns]]
-        grown = np.union1d(chosen, near)
-        if len(grown) == len(chosen) or search.left() == 0:
-            break
-        chosen = grown
-        master = best_prices(small, columns, chosen, state, search.lp_solver, search.deadline)
-        met += master.state.coverings
-        values = np.zeros(len(columns))
-        for covering, share in zip(master.state.coverings, master.shares.tolist(), strict=False):
-            for column, count in covering.members if share > 0 else ():
-                values[column] += share * count
-        state = MasterState(master.state.capacity_prices, side_prices=master.state.side_prices)
-        lagrangian = lagrangian_bound(small, columns, state.capacity_prices, side_prices=state.side_prices)
-        if lagrangian.bound > best.bound:
-            search.capacity_prices, search.side_prices = state.capacity_prices, state.side_prices
-            best = replace(lagrangian, column_bounds=np.maximum(lagrangian.column_bounds, best.column_bounds))
-        if lagrangian.bound >= master.bound - CLOSE * abs(master.bound):
-            break
-    search.bound = max(search.bound, best.bound)
-    search.lagrangian_usd_h = best.bound
-    search.lap("decomposition")
-    bounds = np.maximum(root.column_bounds, best.column_bounds)
-    return replace(root, lagrangian=replace(best, column_bounds=bounds), column_bounds=bounds), met, values
