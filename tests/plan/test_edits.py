@@ -243,6 +243,10 @@ MEANINGLESS = (
     (r"twice scenario\.models\.phi4-14b\.forbidden\.0", "what is forbidden twice is forbidden"),
     (r"twice scenario\.sharing\.ways\..*", "a way to share nodes that is named twice is one"),
     (r".* scenario\.models\..*\.model\.source", "where sizes come from, in words"),
+    (
+        r"removed scenario\.models\.phi4-14b\.variants\.ngram\.base",
+        "the base is the model as it is, which is the default",
+    ),
     (r"nearly gap|nearly instances\..*\.shared\.memory_share", "as good as equal"),
     (r"nearly simulated\..*", "as good as equal"),
     (r".* certificate\.(first_seed|window_s)", "windows are taken on trust; --prove plays them again"),
