@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -13,8 +14,11 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.pool_serving import PoolLinks, PoolServing, RequestKind
+from coralopt.scenario.explain import explain
 from coralopt.scenario.file.requests import Lengths
 from coralopt.scenario.lengths import LengthDistribution, LengthPair
+from coralopt.scenario.mistakes import MistakeList
+from coralopt.scenario.mistakes import Path as Place
 from coralopt.scenario.read import parse_text, read_file
 from coralopt.types import Floats
 
@@ -159,11 +163,11 @@ def load_pool(name_or_path: str | Path) -> PlacementPool:
     """
     if isinstance(name_or_path, str) and name_or_path in BUILTIN_POOLS:
         text = files("coralopt.placement").joinpath("pools", f"{name_or_path}.yaml").read_text(encoding="utf-8")
-        return _pool(parse_text(text, name_or_path)[0], str(name_or_path), name_or_path)
+        return _pool(parse_text(text, name_or_path)[0], name_or_path, name_or_path, {})
     path = Path(name_or_path)
     try:
         path.stat()
-        data, _ = read_file(path)
+        data, lines = read_file(path)
     except FileNotFoundError as error:
         builtin = f"built in: {', '.join(BUILTIN_POOLS)}"
         raise _mistake(str(path), "pool", "no such file or built-in pool", builtin) from error
@@ -173,28 +177,27 @@ def load_pool(name_or_path: str | Path) -> PlacementPool:
         # The reader calls a whole file "scenario".
         whole = [replace(m, place="pool", hint="") if m.place == "scenario" else m for m in error.mistakes]
         raise ScenarioError(error.source, whole) from error
-    return _pool(data, str(path), path.stem)
+    return _pool(data, str(path), path.stem, lines)
 
 
 def _mistake(source: str, place: str, problem: str, hint: str = "") -> ScenarioError:
     return ScenarioError(source, [Mistake(place=place, problem=problem, hint=hint)])
 
 
-def _pool(data: object, source: str, name: str) -> PlacementPool:
+def _pool(data: object, source: str, name: str, lines: Mapping[Place, int]) -> PlacementPool:
     if not isinstance(data, dict):
         raise _mistake(source, "pool", "not a mapping", "give layers and nodes, or model, phase, slo and nodes")
+    root: type[_Catalog | _Tables] = _Catalog if "model" in data else _Tables
     try:
-        if "model" in data:
-            return _from_catalog(_Catalog.model_validate(data), source, name)
-        return _from_tables(_Tables.model_validate(data), source, name)
+        document = root.model_validate(data)
     except ValidationError as error:
-        raise ScenarioError(
-            source,
-            [
-                Mistake(place=".".join(map(str, item["loc"])), problem=f"{item['msg']} (found {item['input']!r:.80})")
-                for item in error.errors()
-            ],
-        ) from error
+        mistakes = MistakeList(source, lines)
+        explain(error, data, mistakes, root)
+        mistakes.raise_any()
+        raise
+    if isinstance(document, _Catalog):
+        return _from_catalog(document, source, name)
+    return _from_tables(document, source, name)
 
 
 def _from_tables(document: _Tables, source: str, name: str) -> PlacementPool:

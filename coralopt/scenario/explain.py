@@ -105,11 +105,9 @@ def _fields(annotation: object) -> Mapping[str, FieldInfo]:
     return {}
 
 
-def _walk(location: Path) -> tuple[object, str]:
+def _walk(location: Path, annotation: object) -> tuple[object, str]:
     """Type of the mapping that contains the last part of ``location``, and the description of that part."""
-    annotation: object = Document
-    description = ""
-    container: object = Document
+    description, container = "", annotation
     for part in location:
         container = annotation
         annotation, own = _children(annotation, part)
@@ -156,11 +154,11 @@ def _key_hint(key: str, fields: Mapping[str, FieldInfo]) -> str:
     return f"did you mean '{field}'?" + (f" It is the {description}" if ", in " in description else "")
 
 
-def _one(error: ErrorDetails) -> tuple[Path, str, str]:
+def _one(error: ErrorDetails, root: type[BaseModel]) -> tuple[Path, str, str]:
     kind, location, value = str(error["type"]), tuple(error["loc"]), error["input"]
     context = error.get("ctx", {})
     path = plain_path(location)
-    container, description = _walk(location)
+    container, description = _walk(location, root)
     last = str(path[-1]) if path else ""
     if location and location[-1] == "<count>":
         description = "nodes available, a whole number; or a mapping with available, price_usd_h, instance_type"
@@ -205,9 +203,9 @@ def _literal_hint(value: object, choices: list[str]) -> str:
     return f"{hint} {every}" if hint.startswith("did") and len(choices) > 1 else every
 
 
-def explain(error: ValidationError, raw: object, mistakes: MistakeList) -> None:
-    """Add every error of validating ``raw`` to the list, in the words of the file."""
-    found = [_one(item) for item in error.errors(include_url=False)[: 2 * MOST_MISTAKES]]
+def explain(error: ValidationError, raw: object, mistakes: MistakeList, root: type[BaseModel] = Document) -> None:
+    """Add every error of validating ``raw``, a document of this type, to the list, in the words of the file."""
+    found = [_one(item, root) for item in error.errors(include_url=False)[: 2 * MOST_MISTAKES]]
     # A mistyped key is one mistake, not also a missing one.
     meant = [(path[:-1], hint.split("'")[1]) for path, problem, hint in found if problem == _UNKNOWN and "'" in hint]
     mistyped = {(*place, SLO_ALIASES.get(name, name)) for place, name in meant}

@@ -69,3 +69,13 @@ def test_place_refuses_in_a_sentence(run_cli: RunCli, tmp_path: Path, options: t
     refused = run_cli("place", str(tables), "--objective", "served")
     assert refused.returncode == 2
     assert "does not say how its nodes serve" in refused.stderr
+
+
+def test_mistakes_of_a_pool_file_are_told_like_those_of_a_scenario(run_cli: RunCli, tmp_path: Path) -> None:
+    """All at once, with line, place and what may be meant."""
+    pool = tmp_path / "pool.yaml"
+    pool.write_text(POOL.replace("cache_tokens", "cache_token").replace("count: 2", "count: 0"), encoding="utf-8")
+    said = run_cli("place", str(pool))
+    assert said.returncode == 2
+    assert "pool.yaml:4: nodes.a.cache_token: unknown key (did you mean 'cache_tokens'?)" in said.stderr
+    assert "pool.yaml:4: nodes.a.count: must be at least 1, not 0" in said.stderr
