@@ -148,7 +148,7 @@ def progress_bar(title: str, *, quiet: bool = False, estimate_s: float = 30.0) -
 
     Args:
         title: Stands before the bar.
-        quiet: Show nothing.
+        quiet: A document for machines follows: no lines in a log, and no bar where the document goes to a terminal, too.
         estimate_s: The estimate looks back so many seconds; steps that differ a lot in length need more.
     """
     from rich import progress
@@ -168,7 +168,7 @@ def progress_bar(title: str, *, quiet: bool = False, estimate_s: float = 30.0) -
         expand=True,
         console=console,
         speed_estimate_period=estimate_s,
-        disable=quiet or not console.is_terminal,
+        disable=not console.is_terminal or (quiet and sys.stdout.isatty()),
         transient=True,
     )
     task: progress.TaskID | None = None

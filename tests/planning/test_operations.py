@@ -256,6 +256,10 @@ def test_scale_explain_and_shortfall(library: Path) -> None:
     for item in short.demands:
         shares.setdefault(item.model, set()).add(round(item.unmet_tokens_s / item.demand_tokens_s, 9))
     assert all(len(values) == 1 for values in shares.values()), "phases of a model go unmet together"
+    # Beside a bill of 1e9 USD/h the initialization is no difference of large figures.
+    dear = plan_scenario(tight.with_limits(unmet_usd_mtok=1e6), library=library, on_infeasible="shortfall")
+    assert dear.initialization_usd_h > 0
+    assert verify_plan(dear).violations == ()
     # Demand that can be met is met, whatever the prices say.
     rich = scenario().with_limits(unmet_usd_mtok=1e-6)
     assert plan_scenario(rich, library=library, on_infeasible="shortfall").on_infeasible == "met"
