@@ -49,6 +49,11 @@ MOST_COLUMNS = 3_000
 SECONDS = 30.0
 
 
+def _told(tokens_s: float) -> str:
+    """A rate in words: to a tenth, and what is less than one to two digits."""
+    return f"{tokens_s:,.1f}" if tokens_s >= 1 else f"{tokens_s:.2g}"
+
+
 @dataclass(frozen=True)
 class Shortfall:
     """What one model phase cannot get.
@@ -76,17 +81,17 @@ class Shortfall:
         if self.reason == "no template":
             return (
                 f"{self.phase}: no node set of the pool can serve it with its memory and within its SLO "
-                f"(demand {self.demand_tokens_s:,.1f} tokens/s); offer larger nodes or loosen the SLO"
+                f"(demand {_told(self.demand_tokens_s)} tokens/s); offer larger nodes or loosen the SLO"
             )
         if self.reason == "forbidden":
             return (
                 f"{self.phase}: every node set that could serve it is forbidden "
-                f"(demand {self.demand_tokens_s:,.1f} tokens/s)"
+                f"(demand {_told(self.demand_tokens_s)} tokens/s)"
             )
         if self.reason == "does not fit":
             return (
                 f"{self.phase}: no region offers the nodes of any of its templates "
-                f"(demand {self.demand_tokens_s:,.1f} tokens/s); offer more nodes in one region"
+                f"(demand {_told(self.demand_tokens_s)} tokens/s); offer more nodes in one region"
             )
         share = 100 * self.missing_tokens_s / self.demand_tokens_s
         names = ", ".join(f"{configuration} in {region}" for configuration, region in self.binding[:6])
@@ -94,7 +99,7 @@ class Shortfall:
         causes = [f"too few nodes left of: {names}{more}"] if names else []
         causes += [f"used up: {', '.join(self.used_up)}"] if self.used_up else []
         return (
-            f"{self.phase} falls short by {self.missing_tokens_s:,.1f} of {self.demand_tokens_s:,.1f} tokens/s "
+            f"{self.phase} falls short by {_told(self.missing_tokens_s)} of {_told(self.demand_tokens_s)} tokens/s "
             f"({share:.1f} %); {'; '.join(causes) or 'too few nodes left of: every kind'}"
         )
 

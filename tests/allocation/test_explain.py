@@ -82,6 +82,13 @@ def test_words_for_both() -> None:
     assert "offer more nodes of these" not in str(Explanation((lacks[0],), 1.0, 1.0))
 
 
+def test_words_for_little_demand() -> None:
+    """A demand of two requests an hour is not one of 0.0."""
+    assert "falls short by 0.00056 of 0.0011 tokens/s (50.0 %)" in str(
+        Shortfall("m", 1 / 900, 1 / 1800, "capacity", ())
+    )
+
+
 def test_a_pool_that_is_large_enough_is_not_blamed() -> None:
     """Asked without need, the explanation says so."""
     assert "can meet every demand" in str(explain(pool(availability=np.array([[9, 9]]))))
