@@ -78,7 +78,7 @@ def solve_or_serve_less(
     options, started = options or DEFAULT_OPTIONS, time.perf_counter()
     if problem.unmet_tiers:
         if on_infeasible != "explain":
-            raise OptionError("demand cases say what may go unmet at what price: leave out --on-infeasible")
+            raise OptionError("tiers of unmet demand say what may go unmet at what price: leave on_infeasible out")
         return Served(solve_allocation(problem, solver, options, search), problem)
 
     def rest_of_time() -> SolveOptions:

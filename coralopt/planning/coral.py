@@ -53,7 +53,7 @@ from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats, Ints, Progress
 
 #: Least share of an instance's time that all requests of a class take: solvers cannot tell less from none.
-LEAST_TIME = 1e-6
+LEAST_TIME = 1e-5
 
 
 class CoralPlanner:
@@ -85,6 +85,8 @@ class CoralPlanner:
             raise OptionError(f"unknown formulation {formulation!r}; choose from: {', '.join(sorted(FORMULATIONS))}")
         reductions = bool(setting(self, request, "reductions"))
         search = AllocationSearchOptions(formulation, reductions, restrict, state=request.warm.prices)
+        if scenario.operations.cases and request.on_infeasible != "explain":
+            raise OptionError("demand cases say what may go unmet at what price: leave out --on-infeasible")
         limit = request.solve_options.time_limit
         deadline = math.inf if limit is None else time.perf_counter() + limit
         promised: Promised | None = None

@@ -216,7 +216,9 @@ def obtain_library(
         except LibraryError as error:
             if path is not None:
                 raise
-            warnings.warn(f"{error}; it is built anew", CacheWarning, stacklevel=2)
+            # Without what its owner could do: here it is done.
+            what = str(error).rpartition("; ")[0]
+            warnings.warn(f"{what}; it is built anew", CacheWarning, stacklevel=2)
     if library is not None:
         if method is not None and library.method and method.key() != method_key(library.method):
             raise LibraryError(

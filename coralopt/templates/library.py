@@ -222,7 +222,7 @@ def load_library(path: Path, expected_digest: str | None = None) -> TemplateLibr
     except (pa.ArrowException, OSError, KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise LibraryError(
-            f"{path}: not a readable template library ({reason}); delete it and build it anew"
+            f"{path}: not a readable template library ({reason}); name another file, or delete this one to build it anew"
         ) from error
 
 

@@ -69,7 +69,7 @@ def test_instances_share_their_time_at_proven_least_cost(plan: Plan) -> None:
     assert sum(item.cost_usd_h for item in plan.demands) == pytest.approx(plan.provisioning_usd_h)
 
 
-@pytest.mark.parametrize("factor", [1e-6, 1e-4])
+@pytest.mark.parametrize("factor", [1e-6, 1e-5, 1e-4, 1e-3])
 def test_classes_that_take_next_to_no_time_need_one_node(factor: float) -> None:
     """An instance serves 1e9 times as much: the cheapest node, to a bound that says so."""
     classes = {name: {**part, "requests_s": part["requests_s"] * factor} for name, part in (("s", SHORT), ("l", LONG))}

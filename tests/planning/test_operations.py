@@ -362,6 +362,15 @@ def test_demand_cases_are_one_two_stage_programme(library: Path) -> None:
     with pytest.raises(OptionError, match="leave out --on-infeasible"):
         plan_scenario(scenario(cases), library=library, on_infeasible="shortfall")
 
+    def unpriced(data: dict[str, Any]) -> None:
+        cases(data)
+        for model in data["models"].values():
+            model.pop("unmet", None)
+        data["demand_cases"]["launch"]["factor"] = 100
+
+    with pytest.raises(OptionError, match="leave out --on-infeasible"):
+        plan_scenario(scenario(unpriced), library=library, on_infeasible="scale")
+
 
 def test_mistakes_have_places() -> None:
     """Options that make no sense are refused where they stand."""

@@ -245,7 +245,8 @@ def _json_rows(path: Path, lines: Iterable[str], start: int, keys: tuple[str, st
         try:
             row = json.loads(content)
         except json.JSONDecodeError as error:
-            raise WorkloadError(f"{path}: line {line}: not JSON: {error.msg}") from error
+            what = f"not JSON: {error.msg}; a trace in JSON has one request a line"
+            raise WorkloadError(f"{path}: line {line}: {what}") from error
         except RecursionError as error:
             raise WorkloadError(f"{path}: line {line}: not a request: nested too deeply") from error
         values = [None if key is None else _inside(row, key) for key in keys]
