@@ -76,7 +76,7 @@ REQUEST = np.dtype(
         # KV tokens held at the decode or mixed instance.
         ("held", "i4"),
         ("next", "i4"),
-        # Which of its first node's micro-batches in flight it is part of (decode, mixed).
+        # Which of its first node's micro-batches in flight it is part of.
         ("slot", "i4"),
         ("model", "i2"),
         # Phase of the pool that it goes to first.
@@ -138,7 +138,8 @@ NODE = np.dtype(
         ("kv_window", "f8"),
         ("window", "f8"),
         ("kv_copies", "f8"),
-        # Sequences (prompts) a micro-batch; most of them at work (mixed: resident); tokens a micro-batch (mixed).
+        # Sequences (prompts) a micro-batch; most of them at work (mixed: resident); tokens a micro-batch, 0: no limit, and
+        # prompts are computed whole, at most ``batch`` of them and within ``budget_ms``.
         ("batch", "i8"),
         ("limit", "i8"),
         ("chunk", "i8"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from itertools import product
 
@@ -14,6 +15,7 @@ from simulation_cases import SimulationCase, simulation_cases
 from coralopt import CoraloptError, Plan
 from coralopt.plan import PlannedStage
 from coralopt.routing import ROUTINGS
+from coralopt.runtime import VllmEngine, lower
 from coralopt.simulation import SimulationConfig, simulate
 from coralopt.simulation.layout import Draughtsman
 from coralopt.simulation.state import ADMISSIONS, DECODE, FINISHED, MIXED, ORDERS, PREFILL, REJECTED
@@ -188,6 +190,28 @@ def test_an_engine_limits_sequences_and_not_stages(
     drawn = Draughtsman(tiny_plan.resolved, TimeTables(2**12), config).draw(whole.model_copy(update={"stages": stages}))
     assert drawn.nodes["batch"].tolist() == batches
     assert drawn.nodes["limit"].tolist() == limits
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_prefill_has_the_limits_that_an_engine_is_launched_with(tiny_plan: Plan, stages: int) -> None:
+    whole = next(item for item in tiny_plan.instances if item.phase == "prefill")
+    parts, layers = whole.stages[0].nodes[0], sum(stage.layers for stage in whole.stages)
+    node = parts.model_copy(update={"count": 1})
+    cut = [layers * k // stages for k in range(stages + 1)]
+    instance = whole.model_copy(
+        update={
+            "stages": tuple(
+                PlannedStage(first_layer=first, last_layer=last - 1, nodes=(node,), tokens_s=node.tokens_s)
+                for first, last in itertools.pairwise(cut)
+            )
+        }
+    )
+    config = SimulationConfig(admission="preempt")
+    drawn = Draughtsman(tiny_plan.resolved, TimeTables(2**12), config).draw(instance)
+    argv = lower(tiny_plan.model_copy(update={"instances": (instance,)}), VllmEngine(interface="eth0")).nodes[0].argv
+    limits = {name: int(argv[argv.index(name) + 1]) for name in ("--max-num-seqs", "--max-num-batched-tokens")}
+    assert drawn.nodes["limit"].tolist() == [limits["--max-num-seqs"]] * stages
+    assert drawn.nodes["chunk"].tolist() == [limits["--max-num-batched-tokens"]] * stages
 
 
 def test_all_of_a_first_node_are_preempted_by_another() -> None:

@@ -18,7 +18,7 @@ class Serving:
         order: Which waiting request an instance takes first: ``"fifo"``, ``"hopeless-last"`` (those too late) or
             ``"shortest-first"``.
         admission: ``"reserve"``: KV cache of the whole answer is set aside. ``"preempt"``: it grows, and where it runs out
-            the youngest sequence gives way and is computed again.
+            the youngest sequence gives way and is computed again; prefill instances cut prompts to the tokens of a step.
         reserve_gib: Memory of a GPU besides weights and KV cache: activations, workspace, graphs, GiB.
         host_step_ms: Host time of each step (scheduling, sampling), ms.
         host_request_ms: Host time before a request's first token (HTTP, tokenising), ms.
