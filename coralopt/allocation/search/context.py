@@ -70,6 +70,7 @@ class SearchContext:
         allocation: The best allocation so far.
         cost: Its cost, USD/h, exactly.
         bound: USD/h; no allocation of the reduced problem costs less, unless it costs the target or more.
+        by_prices: The highest bound that prices without cuts give, USD/h.
         survivors: Columns that may still matter.
         capacity_prices: float64 (R, C), USD/h per node, of the best Lagrangian bound without cuts.
         cuts: Cutting planes on the supply; every allocation of the reduced problem satisfies them.
@@ -93,6 +94,7 @@ class SearchContext:
     allocation: Allocation | None = None
     cost: float = math.inf
     bound: float = 0.0
+    by_prices: float = math.inf
     survivors: int = 0
     capacity_prices: Floats | None = None
     cuts: tuple[SupplyCut, ...] = ()
@@ -132,7 +134,7 @@ class SearchContext:
     @property
     def settled_prices(self) -> bool:
         """Whether the prices that the whole problem was reduced at are about as good as the best ones found since."""
-        return self.reduced.bound >= self.bound * (1 - 0.2 * self.solve_options.rel_gap)
+        return self.reduced.bound >= min(self.bound, self.by_prices) * (1 - 0.2 * self.solve_options.rel_gap)
 
     @property
     def lp_solver(self) -> Backend:

@@ -63,7 +63,7 @@ def raise_bound(search: SearchContext, root: Root, known: Floats | None) -> High
     state = MasterState(prices, side_prices=root.relaxation.side_prices)
     nothing = Highest(root, [], np.zeros(len(search.columns)), np.zeros(0, dtype=np.int64), (), True)
     found = _highest(search, nothing, state).keep(search)
-    search.capacity_prices = search.best.capacity_prices
+    search.capacity_prices, search.by_prices = search.best.capacity_prices, search.bound
     search.lap("decomposition")
     return found
 

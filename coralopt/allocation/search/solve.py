@@ -64,7 +64,6 @@ import numpy as np
 
 from coralopt.allocation.bounds.decomposition import MasterState
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bound
-from coralopt.allocation.bounds.pricing import Covering
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -72,7 +71,7 @@ from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.branching import branch
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
-from coralopt.allocation.search.decomposition import add_cuts, raise_bound
+from coralopt.allocation.search.decomposition import Highest, add_cuts, raise_bound
 from coralopt.allocation.search.fixing import close_gap, solve_full_model
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
 from coralopt.allocation.search.node_counts import branch_on_node_counts
@@ -197,9 +196,9 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
-            found = add_cuts(search, found)
-            root = found.root
-            _choose(search, root, found.met, found.values)
+            tight = add_cuts(search, found)
+            root = tight.root
+            _choose(search, found, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
             search_neighbourhoods(search, root.reduced_costs)
     elif len(search.columns) > search.limits.direct_columns and not search.done():
@@ -210,8 +209,15 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
         close_gap(search, root)
 
 
-def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floats) -> None:
-    """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms."""
+def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
+    """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms.
+
+    Args:
+        search: What is known.
+        loose: The highest bound without cuts; where annealing begins.
+        tight: The highest bound.
+    """
+    root, met, values = tight.root, tight.met, tight.values
     small, limits, count = search.small, search.limits, float(values.sum())
     if small.routes:
         if small.plain:
@@ -223,12 +229,12 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         choose_among(search, met)
     if unmet:
         if search.columns_left(root) > limits.direct_columns:
-            _anneal(search, root, met)
+            _anneal(search, loose)
         return
     if small.surviving.any() or small.replicas.any():
         if search.columns_left(root) > limits.most_columns:
             # Otherwise ``fixing`` ends it sooner.
-            _anneal(search, root, met)
+            _anneal(search, loose)
         return
     if count >= limits.many_instances:
         _settle_most(search, values, limits.rests)
@@ -239,7 +245,7 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _settle_most(search, values, min(1, limits.rests))
     if count < limits.most_instances:
-        _anneal(search, root, met)
+        _anneal(search, loose)
     if listed and search.open():
         # Now that the slack needed is known.
         choose_near_coverings(search, root, limits.most_coverings, by_tree)
@@ -247,9 +253,9 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         branch(search, root)
 
 
-def _anneal(search: SearchContext, root: Root, met: list[Covering]) -> None:
+def _anneal(search: SearchContext, loose: Highest) -> None:
     """The step ``annealing``, where every phase has a covering to begin with."""
-    annealing = Annealing.of(search, root, met) if search.open() else None
+    annealing = Annealing.of(search, loose.root, loose.met) if search.open() else None
     if annealing is not None:
         annealing.run(search.limits.annealings)
 
