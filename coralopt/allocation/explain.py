@@ -7,8 +7,8 @@ another instance are what binds, those that the linear relaxation prices highest
 with too little left.
 
 Side constraints in conflict: one after the other is left out for good if demand and capacity cannot be met without it
-either (a deletion filter, Chinneck and Dravnieks 1991). What remains conflicts with demand and capacity, and leaving
-out any one of them would do.
+either (a deletion filter, Chinneck and Dravnieks 1991). What remains conflicts with demand and capacity: one of them has
+to go. Whether that is enough beside all others is asked for each of them.
 
 Up to ``MOST_COLUMNS`` columns the elastic problem is solved whole. Above, it holds the columns of least reduced cost in
 its linear relaxation, whose optimum still bounds the sum of the shares from below.
@@ -132,7 +132,8 @@ class Explanation:
         least_share: Proven lower bound of that sum over all allocations.
         missed: "Least" side constraints that are not reached.
         conflict: Names of the side constraints that conflict with demand and capacity; empty when these alone cannot be met.
-        irreducible: Whether leaving out any one of ``conflict`` would do, proven.
+        irreducible: Whether no one of ``conflict`` is there for nothing, proven.
+        enough: Those of ``conflict`` without which, and with all other side constraints, everything can be met, proven.
     """
 
     shortfalls: tuple[Shortfall, ...]
@@ -141,6 +142,7 @@ class Explanation:
     missed: tuple[MissedConstraint, ...] = ()
     conflict: tuple[str, ...] = ()
     irreducible: bool = True
+    enough: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.shortfalls and not self.missed:
@@ -148,10 +150,17 @@ class Explanation:
         items = [*self.shortfalls, *self.missed]
         lines = ["the pool cannot meet every demand:", *(f"  - {item}" for item in items)]
         if self.conflict:
-            which = "ease any one of" if self.irreducible else "ease some of"
-            lines.append(
-                f"demand and nodes would do without these options together; {which}: {', '.join(self.conflict)}"
-            )
+            if self.enough:
+                lines.append(
+                    "demand and nodes would do without these options together; ease "
+                    f"{'any one of' if self.irreducible else 'some of'}: {', '.join(self.enough)}"
+                )
+            else:
+                which = "at least one of these has" if self.irreducible else "some of these have"
+                lines.append(
+                    f"options conflict with demand and nodes; {which} to be eased, and others as well: "
+                    f"{', '.join(self.conflict)}"
+                )
         elif any(item.reason == "capacity" for item in self.shortfalls):
             lines.append("offer more nodes of these, add regions or configurations, or lower the demand")
         return "\n".join(lines)
@@ -225,8 +234,8 @@ def _explained(problem: AllocationProblem, backend: Backend, options: SolveOptio
     missed = _missed(small, planned)
     total = sum((item.missing_tokens_s / item.demand_tokens_s for item in shortfalls), 0.0)
     total += sum(item.missing / item.asked for item in missed)
-    conflict, irreducible = _conflict(problem, lp_solver, backend, options, deadline)
-    return Explanation(tuple(shortfalls), total, min(least, total), missed, conflict, irreducible)
+    conflict, irreducible, enough = _conflict(problem, lp_solver, backend, options, deadline)
+    return Explanation(tuple(shortfalls), total, min(least, total), missed, conflict, irreducible, enough)
 
 
 def _nearest(problem: AllocationProblem, columns: Columns, relaxation: Relaxation) -> Ints:
@@ -265,8 +274,9 @@ def _elastic(
 
 def _conflict(
     problem: AllocationProblem, lp_solver: Backend, backend: Backend, options: SolveOptions, deadline: float
-) -> tuple[tuple[str, ...], bool]:
-    """Side constraints, bans too, that demand and capacity cannot do with, and whether each is needed for that, proven."""
+) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
+    """Side constraints, bans too, that demand and capacity cannot do with; whether each is needed for that, proven; and
+    without which of them all the others could stay."""
 
     def meets(constraints: list[SideConstraint]) -> bool | None:
         """Whether demand and these side constraints can be met together; ``None`` when that is not known."""
@@ -284,17 +294,23 @@ def _conflict(
         return False if len(chosen) == len(columns) and (result.bound or 0.0) > SHORTFALL / 2 else None
 
     if not problem.side_constraints or meets([]) is False:
-        return (), True
+        return (), True, ()
     kept, proven = list(problem.side_constraints), True
     for item in problem.side_constraints:
         if time.perf_counter() > deadline:
-            return tuple(item.name for item in kept), False
+            names = tuple(item.name for item in kept)
+            return names, False, names
         rest = [other for other in kept if other is not item]
         answer = meets(rest)
         if answer is False:
             kept = rest
         proven = proven and answer is not None
-    return tuple(item.name for item in kept), proven
+    names = tuple(item.name for item in kept)
+    if len(kept) == len(problem.side_constraints) or not proven:
+        return names, proven, names
+    every = problem.side_constraints
+    enough = [item.name for item in kept if meets([other for other in every if other is not item])]
+    return names, proven, tuple(enough)
 
 
 def _used_up(problem: AllocationProblem, template: Ints, region: Ints, planned: Allocation) -> list[SideConstraint]:

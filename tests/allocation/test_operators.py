@@ -387,7 +387,8 @@ def test_largest_factor_claims_nothing_without_proof(problem: AllocationProblem)
 @settings(max_examples=60, deadline=None)
 @given(problem=operated_problems())
 def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
-    """Without the rows it names, demand can be met; without any single one of them, too; without the others, it cannot."""
+    """With the rows it names alone, demand cannot be met; without any single one of them it can. Where that is so beside all
+    others, it says so."""
     strict = replace(problem, unmet_price=None)
     if best_operated_by_enumeration(strict) is not None:
         return
@@ -400,6 +401,9 @@ def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
     for name in found.conflict:
         rest = tuple(rows[other] for other in found.conflict if other != name)
         assert best_operated_by_enumeration(replace(strict, side_constraints=rest)) is not None
+        others = tuple(row for row in strict.side_constraints if row.name != name)
+        enough = best_operated_by_enumeration(replace(strict, side_constraints=others)) is not None
+        assert enough == (name in found.enough)
     if free:
         named = tuple(rows[name] for name in found.conflict)
         assert best_operated_by_enumeration(replace(strict, side_constraints=named)) is None
