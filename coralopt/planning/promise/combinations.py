@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
 from coralopt.planning.promise.designs import Designs
+from coralopt.planning.promise.regions import RegionCosts
 from coralopt.types import Floats, Ints
 
-#: Covers of one phase that are looked at, beginnings of covers that are kept for that, and combinations of one model.
-MOST_COVERS, MOST_BEGUN, MOST_COMBINED = 1_000, 50_000, 1_000
+#: Covers of one phase that are looked at, beginnings of covers that are kept for that, and combinations of one model; more
+#: where most of them turn out dearer, since their requests would have to change the region.
+MOST_COVERS, MOST_BEGUN, MOST_COMBINED, MOST_ROUTED = 1_000, 50_000, 1_000, 20_000
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,18 @@ class Covers:
     below: float
 
 
+#: Price and groups of covers of all phases of a model together, USD/h.
+Combination = tuple[float, tuple[Place, ...]]
+
+
 def least_together(
-    designs: Designs, model: str, price: Sequence[Floats], ceiling: float, windows: float, settle: bool = False
+    designs: Designs,
+    model: str,
+    price: Sequence[Floats],
+    ceiling: float,
+    windows: float,
+    settle: bool = False,
+    regions: RegionCosts | None = None,
 ) -> float:
     """What no plan of the family serves a model for less than, USD/h; what does not surely miss is raced as a design.
 
@@ -49,18 +61,19 @@ def least_together(
         ceiling: Larger bounds are of no use, USD/h.
         windows: That may be played for the model.
         settle: Whether what neither surely misses nor was seen to hold is raced on, as long as a certificate may take.
+        regions: What groups cost where requests pay for changing the region; ``None``: they do not.
     """
     ways = designs.ways[model]
     least = [sum(_least(designs.groups[p], price[p]) for p in phases) for phases in ways]
     if not min(least) < ceiling < math.inf:
         return min(ceiling, *least)
-    combined: list[tuple[float, tuple[Place, ...]]] = []
+    combined: list[Combination] = []
     for phases in ways:
-        several, ceiling = _combinations(designs, phases, price, ceiling)
+        several, ceiling = _combinations(designs, phases, price, ceiling, regions)
         combined += several
     windows += designs.races.windows_of[model]
     bound = math.inf
-    for cost, groups in sorted(combined):
+    for cost, groups in _in_order(combined, regions):
         if cost >= ceiling * (1 - PRICE_TOLERANCE):
             break
         if designs.races.windows_of[model] >= windows:
@@ -80,36 +93,57 @@ def least_together(
     return min(bound, ceiling)
 
 
+def _in_order(combined: Sequence[Combination], regions: RegionCosts | None) -> Iterator[Combination]:
+    """Combinations by price, with what requests pay that have to change the region."""
+    queue = [(cost, groups, regions is None) for cost, groups in combined]
+    heapq.heapify(queue)
+    while queue:
+        cost, groups, is_final = heapq.heappop(queue)
+        if is_final or regions is None:
+            yield cost, groups
+        else:
+            heapq.heappush(queue, (max(cost, regions.least(groups)), groups, True))
+
+
 def _least(groups: Groups, price: Floats) -> float:
     return float(groups.covers(groups.most, price)[PARTS])
 
 
 def _combinations(
-    designs: Designs, phases: tuple[int, ...], price: Sequence[Floats], ceiling: float
-) -> tuple[list[tuple[float, tuple[Place, ...]]], float]:
+    designs: Designs, phases: tuple[int, ...], price: Sequence[Floats], ceiling: float, regions: RegionCosts | None
+) -> tuple[list[Combination], float]:
     """Price and groups of the cheapest covers of all phases of a way that the pool has nodes for; none for less than the
     second is missing, USD/h."""
-    least = [_least(designs.groups[p], price[p]) for p in phases]
+    added, prices = 0.0, {p: price[p] for p in phases}
+    if regions is not None:
+        # Prices with what the cheapest covers pay for changing the region: far fewer combinations are cheap at these.
+        first = {p: covers_in_order(designs.groups[p], prices[p], math.inf, 1).groups for p in phases}
+        if not all(first.values()):
+            return [], ceiling
+        added, prices = regions.prices_with(tuple((p, j) for p, own in first.items() for j in own[0]))
+    ceiling -= added
+    least = [_least(designs.groups[p], prices[p]) for p in phases]
     total, several = np.zeros(1), list[Covers]()
     for p, own in zip(phases, least, strict=True):
-        covers = covers_in_order(designs.groups[p], price[p], ceiling - sum(least) + own)
+        covers = covers_in_order(designs.groups[p], prices[p], ceiling - sum(least) + own)
         ceiling = min(ceiling, covers.below + sum(least) - own)
         total = np.add.outer(total, np.array(covers.prices))
         several.append(covers)
     total = total[0]
     cheap = np.argwhere(total < ceiling)
     cheap = cheap[np.argsort(total[tuple(cheap.T)], kind="stable")]
-    if len(cheap) > MOST_COMBINED:
-        ceiling = float(total[tuple(cheap[MOST_COMBINED])])
-    combined = list[tuple[float, tuple[Place, ...]]]()
-    for which in cheap[:MOST_COMBINED].tolist():
+    count = MOST_COMBINED if regions is None else MOST_ROUTED
+    if len(cheap) > count:
+        ceiling = float(total[tuple(cheap[count])])
+    combined = list[Combination]()
+    for which in cheap[:count].tolist():
         chosen = [(p, j) for p, own, k in zip(phases, several, which, strict=True) for j in own.groups[k]]
         if designs.room.fits_somewhere(chosen):
-            combined.append((float(total[tuple(which)]), tuple(chosen)))
-    return combined, ceiling
+            combined.append((float(total[tuple(which)]) + added, tuple(chosen)))
+    return combined, ceiling + added
 
 
-def covers_in_order(groups: Groups, price: Floats, ceiling: float) -> Covers:
+def covers_in_order(groups: Groups, price: Floats, ceiling: float, count: int = MOST_COVERS) -> Covers:
     """Covers of a phase at what groups hold at most, for less than a price.
 
     Groups that a cover does not need are among them, since they may help another phase; covers of the same instances come
@@ -119,6 +153,7 @@ def covers_in_order(groups: Groups, price: Floats, ceiling: float) -> Covers:
         groups: Groups of the phase.
         price: float64 (J,), USD/h.
         ceiling: USD/h.
+        count: Covers at most.
     """
     rest_price = groups.covers(groups.most, price)
     useful = np.flatnonzero((groups.most > 0) & (price + rest_price[PARTS - groups.most] < ceiling))
@@ -126,7 +161,7 @@ def covers_in_order(groups: Groups, price: Floats, ceiling: float) -> Covers:
     covers: dict[tuple[int, ...], float] = {}
     # (price with the cheapest rest, price, parts to go, positions in ``useful`` that do not fall)
     queue: list[tuple[float, float, int, tuple[int, ...]]] = [(float(rest_price[PARTS]), 0.0, PARTS, ())]
-    while queue and len(covers) < MOST_COVERS:
+    while queue and len(covers) < count:
         _, cost, rest, chosen = heapq.heappop(queue)
         if rest == 0:
             covers.setdefault(_merged(groups, useful[list(chosen)]), cost)

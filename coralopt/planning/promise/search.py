@@ -36,6 +36,7 @@ from coralopt.planning.promise.designs import Design, Designs
 from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.group_plan import GroupPlan, SingleTemplates
 from coralopt.planning.promise.refusals import Refusals
+from coralopt.planning.promise.regions import RegionCosts
 from coralopt.planning.promise.restricted import find_of_one_gpu, find_side_by_side
 from coralopt.planning.promise.room import Room
 from coralopt.planning.promise.together import Together, TogetherRaces
@@ -116,6 +117,7 @@ class PromiseSearch:
             prices = [np.where(room.fits_alone(p), price, math.inf) for p, price in enumerate(prices)]
         # Wherever it is cheapest.
         self.price = [price.min(axis=1) for price in prices]
+        self.regions = {routes.model: RegionCosts(self.groups, prices, routes) for routes in base.routes}
         digests = [groups.games.digest for groups in self.groups]
         limit = request.solve_options.time_limit
         self._deadline = math.inf if limit is None else time.monotonic() + limit
@@ -203,7 +205,8 @@ class PromiseSearch:
         designs, costs, least = self.designs, self._costs(held=False), dict[str, float]()
 
         def find_out(model: str, windows: float, settle: bool = False) -> None:
-            least[model] = least_together(designs, model, self.price, designs.ceiling(model), windows, settle)
+            regions, ceiling = self.regions.get(model), designs.ceiling(model)
+            least[model] = least_together(designs, model, self.price, ceiling, windows, settle, regions)
 
         models = sorted(designs.raced)
         with contextlib.suppress(OutOfTimeError):
