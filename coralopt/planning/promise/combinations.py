@@ -7,9 +7,10 @@ surely miss an SLO, however their prefill nodes are cut, are in no plan. The pri
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,11 @@ import numpy as np
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
 from coralopt.planning.promise.designs import Designs
 from coralopt.planning.promise.regions import RegionCosts
+from coralopt.planning.promise.workers import OutOfTimeError
 from coralopt.types import Floats, Ints
 
+#: Gap of the designs of all models above which what their races left open is settled.
+OPEN = 0.01
 #: Covers of one phase that are looked at, beginnings of covers that are kept for that, and combinations of one model; more
 #: where most of them turn out dearer, since their requests would have to change the region.
 MOST_COVERS, MOST_BEGUN, MOST_COMBINED, MOST_ROUTED = 1_000, 50_000, 1_000, 20_000
@@ -41,6 +45,29 @@ class Covers:
 
 #: Price and groups of covers of all phases of a model together, USD/h.
 Combination = tuple[float, tuple[Place, ...]]
+
+
+def all_together(designs: Designs, price: Sequence[Floats], regions: Mapping[str, RegionCosts]) -> dict[str, float]:
+    """What no plan of the family serves each model for less than, USD/h; fewer models where time is over.
+
+    Args:
+        designs: Those known of all models; what does not surely miss may become one.
+        price: float64 (J,) by model phase, what its groups cost at least wherever they stand, USD/h.
+        regions: What groups of models cost whose requests pay for changing the region.
+    """
+    least: dict[str, float] = {}
+
+    def find_out(model: str, windows: float, settle: bool = False) -> None:
+        ceiling, own = designs.ceiling(model), regions.get(model)
+        least[model] = least_together(designs, model, price, ceiling, windows, settle, own)
+
+    models, workers = sorted(designs.raced), designs.races.workers
+    with contextlib.suppress(OutOfTimeError):
+        workers.map(lambda model: find_out(model, designs.windows(model)), models)
+        if sum(least.values()) < sum(map(designs.ceiling, models)) * (1 - OPEN):
+            models = [model for model in models if least[model] < designs.ceiling(model) * (1 - PRICE_TOLERANCE)]
+            workers.map(lambda model: find_out(model, designs.windows_to_settle(model), settle=True), models)
+    return least
 
 
 def least_together(

@@ -30,7 +30,7 @@ from coralopt.placement import Placement
 from coralopt.plan.certificate import RefusedInstances
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
 from coralopt.planning.promise.columns import GroupColumns, least_price
-from coralopt.planning.promise.combinations import least_together
+from coralopt.planning.promise.combinations import all_together
 from coralopt.planning.promise.cover_search import FREE_GPU, CoverSearch
 from coralopt.planning.promise.designs import Design, Designs
 from coralopt.planning.promise.games import PhaseGames
@@ -55,8 +55,6 @@ GAMES_AT_ONCE = 16
 FURTHER = 100
 #: Part of the time limit after which models without a design get one before the search for cheaper groups goes on.
 FOR_GROUPS = 0.5
-#: Gap of the designs of all models above which what their races left open is settled.
-OPEN = 0.01
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: Allocations at what groups hold at most, at most; how many may come without a rise of the bound that is worth them;
@@ -177,7 +175,8 @@ class PromiseSearch:
             self.workers.go_on(self._deadline - time.monotonic())
         self.designs.search()
         find_of_one_gpu(self.designs)
-        self.bound = max(self.bound, self._bound_together())
+        together = all_together(self.designs, self.price, self.regions)
+        self.bound = max(self.bound, self.designs.least(self._costs(held=False), together)[0])
         of_designs = self._of_designs()
         if of_designs is None or of_designs.cost_usd_h > self._alone() * (1 + self.gap + PRICE_TOLERANCE):
             # The cheapest designs want the same nodes.
@@ -199,24 +198,6 @@ class PromiseSearch:
         """Sum of what the cheapest design known of each model costs, or the cheapest groups of each phase, USD/h."""
         best = {model: self.designs.ceiling(model) for model in self.designs.raced}
         return self.designs.least(self._costs(held=True), best)[0]
-
-    def _bound_together(self) -> float:
-        """What no plan costs less than where groups of a model surely miss together, USD/h; less where time is over."""
-        designs, costs, least = self.designs, self._costs(held=False), dict[str, float]()
-
-        def find_out(model: str, windows: float, settle: bool = False) -> None:
-            regions, ceiling = self.regions.get(model), designs.ceiling(model)
-            least[model] = least_together(designs, model, self.price, ceiling, windows, settle, regions)
-
-        models = sorted(designs.raced)
-        with contextlib.suppress(OutOfTimeError):
-            self.workers.map(lambda model: find_out(model, designs.windows(model)), models)
-            total = sum(map(designs.ceiling, models))
-            if sum(least.values()) < total * (1 - OPEN):
-                models = [model for model in models if least[model] < designs.ceiling(model) * (1 - PRICE_TOLERANCE)]
-                self.workers.map(lambda model: find_out(model, designs.windows_to_settle(model), settle=True), models)
-        floor, _ = designs.least(costs, least)
-        return floor
 
     def _of_groups(self) -> GroupPlan:
         """The cheapest plan of groups that hold by themselves; finds the bound, too."""
