@@ -116,9 +116,11 @@ def cluster(pool: PlacementPool) -> ResolvedScenario:
     offered, unknown = {}, {}
     for name, count in zip(pool.configurations, pool.counts, strict=True):
         gpu, size = NODES[name]
-        offered[f"{size}x{CATALOG[gpu]}"] = {"available": count, "price_usd_h": PRICES[gpu] * size}
-        if gpu != "L4":  # the catalog has the nodes of L4; the others get Helix's links of 1e9 bytes/s
-            unknown[f"{size}x{CATALOG[gpu]}"] = {"gpu": CATALOG[gpu], "count": size, "network_gb_s": 1.0}
+        # Nodes of L4 are the catalog's; the others get Helix's links of 1e9 bytes/s, and names that the catalog has not.
+        node = f"{size}x{CATALOG[gpu]}" if gpu == "L4" else f"helix-{size}x{CATALOG[gpu]}"
+        offered[node] = {"available": count, "price_usd_h": PRICES[gpu] * size}
+        if gpu != "L4":
+            unknown[node] = {"gpu": CATALOG[gpu], "count": size, "network_gb_s": 1.0}
     return scenario_from_mapping(
         {
             "name": "helix-cluster",
