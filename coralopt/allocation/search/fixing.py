@@ -15,7 +15,7 @@ from coralopt.allocation.search.restriction import Restriction
 from coralopt.allocation.search.result import infeasible
 from coralopt.errors import LicenseLimitError
 from coralopt.solving import Reason, Solution, solve
-from coralopt.types import Ints
+from coralopt.types import Floats, Ints
 
 
 def solve_full_model(search: SearchContext) -> None:
@@ -40,8 +40,13 @@ def solve_full_model(search: SearchContext) -> None:
     search.survivors = solution.shape[1] if solution.shape else 0
 
 
-def close_gap(search: SearchContext, root: Root) -> None:
+def close_gap(search: SearchContext, root: Root, ranking: Floats) -> None:
     """Fix, and hand over what survives or the best of it, until the gap is reached or time is up.
+
+    Args:
+        search: What is known.
+        root: Bounds of columns, by which they are fixed.
+        ranking: Those without cuts, by which the best columns are chosen: cuts say little of what is in a good allocation.
 
     Raises:
         InfeasibleError: No allocation meets every demand.
@@ -71,7 +76,7 @@ def close_gap(search: SearchContext, root: Root) -> None:
             # Without a time limit, an integer programme that proves nothing might run for ever.
             break
         ready, chosen = True, np.flatnonzero(alive)
-        ranked = chosen[np.argsort(bounds[chosen], kind="stable")[:wanted]]
+        ranked = chosen[np.argsort(ranking[chosen], kind="stable")[:wanted]]
         always = np.flatnonzero(columns.kept | (root.relaxation.x > 1e-9) | columns.of_pairs(known))
         templates = restricted.cut(np.unique(columns.template[np.union1d(ranked, always)]))
         solve_part(search, search.small, templates, search.share_of_left(), floor)

@@ -190,6 +190,7 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
 
 def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool) -> None:
     """The steps after ``rounding``."""
+    ranking = root.column_bounds
     if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
         if search.small.adds_up and not search.done():
             found = raise_bound(search, root, known)
@@ -197,7 +198,7 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
             tight = add_cuts(search, found)
-            root = tight.root
+            root, ranking = tight.root, found.root.column_bounds
             _choose(search, found, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
             search_neighbourhoods(search, root.reduced_costs)
@@ -206,7 +207,7 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             search_neighbourhoods(search, root.reduced_costs, search.limits.share_first)
         branch_on_node_counts(search, root)
     if search.open():
-        close_gap(search, root)
+        close_gap(search, root, ranking)
 
 
 def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
