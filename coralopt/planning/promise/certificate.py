@@ -209,7 +209,7 @@ def refused_by_now(plan: Plan) -> tuple[RefusedInstances, ...]:
     failed = dict.fromkeys(phase.model for phase in mark.phases if phase.verdict in ("refuted", "open"))
     own = (
         RefusedInstances(
-            first_seed=mark.seed(1 + max((item.attempt for item in mark.refused), default=0)),
+            first_seed=mark.seed(len(mark.errors)),
             instances=instances_of(plan, model),
             modes=plan.modes,
             phases=tuple(phase for phase in mark.phases if phase.model == model),

@@ -103,6 +103,8 @@ def least_together(
     for cost, groups in _in_order(combined, regions):
         if cost >= ceiling * (1 - PRICE_TOLERANCE):
             break
+        if not designs.room.fits_somewhere(groups):
+            continue
         if designs.races.windows_of[model] >= windows:
             return min(bound, cost)
         if designs.surely_miss(model, groups):
@@ -139,8 +141,7 @@ def _least(groups: Groups, price: Floats) -> float:
 def _combinations(
     designs: Designs, phases: tuple[int, ...], price: Sequence[Floats], ceiling: float, regions: RegionCosts | None
 ) -> tuple[list[Combination], float]:
-    """Price and groups of the cheapest covers of all phases of a way that the pool has nodes for; none for less than the
-    second is missing, USD/h."""
+    """Price and groups of the cheapest covers of all phases of a way; none for less than the second is missing, USD/h."""
     added, prices = 0.0, {p: price[p] for p in phases}
     if regions is not None:
         # Prices with what the cheapest covers pay for changing the region: far fewer combinations are cheap at these.
@@ -164,9 +165,8 @@ def _combinations(
         ceiling = float(total[tuple(cheap[count])])
     combined = list[Combination]()
     for which in cheap[:count].tolist():
-        chosen = [(p, j) for p, own, k in zip(phases, several, which, strict=True) for j in own.groups[k]]
-        if designs.room.fits_somewhere(chosen):
-            combined.append((float(total[tuple(which)]) + added, tuple(chosen)))
+        chosen = tuple((p, j) for p, own, k in zip(phases, several, which, strict=True) for j in own.groups[k])
+        combined.append((float(total[tuple(which)]) + added, chosen))
     return combined, ceiling + added
 
 

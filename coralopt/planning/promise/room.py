@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Room:
         limits = np.array([row.bound for row in rows], dtype=np.float64)
         return Room(groups, base.availability.astype(np.int64), limits, taken)
 
-    @property
+    @cached_property
     def has(self) -> Floats:
         """float64 (R, C + L): nodes of each configuration in a region, and all that a plan may take of each limit."""
         limits = np.broadcast_to(self.limits * (1 + ROUNDING), (len(self.nodes), len(self.limits)))
