@@ -39,7 +39,7 @@ def queueing(scenario: ResolvedScenario, target: float) -> Rooms:
     return {phase.key: {"throughput": queueing_headroom(phase, target)} for phase in scenario.model_phases}
 
 
-def played(plan: Plan, scenario: ResolvedScenario, kind: str, seed: int) -> tuple[float, float]:
+def simulated(plan: Plan, scenario: ResolvedScenario, kind: str, seed: int) -> tuple[float, float]:
     """(least attainment of a model phase, share of requests that met both SLOs)."""
     traffic = Traffic(kind, seed=seed)
     result = simulate(plan, traffic.requests(scenario), duration_s=traffic.window_s)
@@ -48,8 +48,8 @@ def played(plan: Plan, scenario: ResolvedScenario, kind: str, seed: int) -> tupl
 
 def row(name: str, plan: Plan, scenario: ResolvedScenario, kind: str, fresh: int, note: str) -> None:
     """One line of the table."""
-    seen = played(plan, scenario, kind, 0)
-    others = np.array([played(plan, scenario, kind, seed) for seed in range(1, fresh + 1)])
+    seen = simulated(plan, scenario, kind, 0)
+    others = np.array([simulated(plan, scenario, kind, seed) for seed in range(1, fresh + 1)])
     print(
         f"{name:34} {plan.cost_usd_h:9.2f} {seen[0]:8.1%} {seen[1]:8.1%} {others[:, 0].mean():8.1%} "
         f"{others[:, 0].min():8.1%} {others[:, 1].mean():8.1%}  {note}",

@@ -1,6 +1,6 @@
 """Whether anything outside the family of plans holds a model phase for less than the cheapest groups of the family.
 
-``python -m benchmarks.other_placements [SCENARIO]`` plays, for every model phase that asks for a share of requests,
+``python -m benchmarks.other_placements [SCENARIO]`` simulates, for every model phase that asks for a share of requests,
 
 * all placements of every node set whose equal instances cost less than the cheapest cover: groups of the search have the
   placement of highest throughput only;
@@ -22,8 +22,8 @@ from coralopt import load_scenario
 from coralopt.placement import Placement, Stage
 from coralopt.planning.coral import allocation_problem
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, tighten
-from coralopt.planning.promise.cuttings import planned_placement
-from coralopt.planning.promise.games import SURE_FAIL
+from coralopt.planning.promise.instances import planned_placement
+from coralopt.planning.promise.oracle import SURE_FAIL
 from coralopt.planning.promise.search import PromiseSearch
 from coralopt.planning.request import PlanRequest
 from coralopt.throughput import ThroughputTables, stage_role
@@ -37,9 +37,9 @@ def main(name: str) -> None:
     tables = warm.tables_of(request.scenario)
     search = PromiseSearch(request, library, tables, allocation_problem(request.scenario, library, None, tables))
     for groups, price in zip(search.groups, search.price, strict=True):
-        if groups.games.target is not None and groups.unit_tokens > 0:
+        if groups.oracle.target is not None and groups.unit_tokens > 0:
             _, cover = tighten(groups, price, 0.0)
-            print(f"{groups.games.phase.key}: the cheapest cover costs {cover:.4f} USD/h")
+            print(f"{groups.oracle.phase.key}: the cheapest cover costs {cover:.4f} USD/h")
             cheaper = np.flatnonzero((price < cover) & (groups.allowed == PARTS))
             for j in cheaper[np.argsort(price[cheaper])].tolist():
                 _cut_otherwise(groups, j, float(price[j]))
@@ -48,14 +48,14 @@ def main(name: str) -> None:
 
 def _unequal(groups: Groups, cover: float) -> None:
     """Sets of instances of two templates or more."""
-    games, needed = groups.games, PARTS * groups.unit_tokens
-    scenario = games.scenario
+    oracle, needed = groups.oracle, PARTS * groups.unit_tokens
+    scenario = oracle.scenario
     # Slow ones, too: the router sends them short prompts.
-    usd_h = games.templates.usage @ np.nanmin(scenario.price_usd_h, axis=0) * (1 + scenario.initialization_penalty)
+    usd_h = oracle.templates.usage @ np.nanmin(scenario.price_usd_h, axis=0) * (1 + scenario.initialization_penalty)
     rows = np.argsort(usd_h, kind="stable")
     usd_h = usd_h[rows]
-    requests = games.requests_at(0, PARTS * games.rate(groups.unit_tokens))
-    assert games.target is not None
+    requests = oracle.requests_at(0, PARTS * oracle.rate(groups.unit_tokens))
+    assert oracle.target is not None
     best, number, text = 0.0, 0, "none"
     stack: list[tuple[tuple[int, ...], float, float]] = [((), 0.0, 0.0)]
     while stack:
@@ -63,10 +63,10 @@ def _unequal(groups: Groups, cover: float) -> None:
         if len(set(chosen)) > 1 and tokens_s >= needed:
             number += 1
             instances = [
-                games.instance(int(rows[k])).model_copy(update={"count": chosen.count(k)}) for k in set(chosen)
+                oracle.instance(int(rows[k])).model_copy(update={"count": chosen.count(k)}) for k in set(chosen)
             ]
-            most = max(SURE_FAIL * (1 - games.target), 1 - best)
-            met = 1 - games.player.play(instances, requests, most).missed
+            most = max(SURE_FAIL * (1 - oracle.target), 1 - best)
+            met = 1 - oracle.simulator.simulate(instances, requests, most).missed
             if met > best:
                 best = met
                 text = ", ".join(
@@ -74,7 +74,7 @@ def _unequal(groups: Groups, cover: float) -> None:
                 )
         last = chosen[-1] if chosen else 0
         stack += [
-            ((*chosen, k), cost + float(usd_h[k]), tokens_s + float(games.templates.throughput[rows[k]]))
+            ((*chosen, k), cost + float(usd_h[k]), tokens_s + float(oracle.templates.throughput[rows[k]]))
             for k in range(last, len(rows))
             if cost + usd_h[k] < cover * (1 - PRICE_TOLERANCE)
         ]
@@ -82,18 +82,20 @@ def _unequal(groups: Groups, cover: float) -> None:
 
 
 def _cut_otherwise(groups: Groups, j: int, usd_h: float) -> None:
-    games, template, count = groups.games, int(groups.template[j]), int(groups.count[j])
-    usage = games.templates.usage[template].astype(np.int64)
-    names = (host.name for host in games.scenario.configurations)
+    oracle, template, count = groups.oracle, int(groups.template[j]), int(groups.count[j])
+    usage = oracle.templates.usage[template].astype(np.int64)
+    names = (host.name for host in oracle.scenario.configurations)
     nodes = " + ".join(f"{n}x {name}" for name, n in zip(names, usage.tolist(), strict=True) if n)
     best, number, needed = 0.0, 0, PARTS * groups.unit_tokens / count
-    requests = games.requests_at(0, PARTS * games.rate(groups.unit_tokens))
-    assert games.target is not None
-    for placement in placements(games.tables.plain[games.phase.key], usage, needed):
+    requests = oracle.requests_at(0, PARTS * oracle.rate(groups.unit_tokens))
+    assert oracle.target is not None
+    for placement in placements(oracle.tables.plain[oracle.phase.key], usage, needed):
         number += 1
-        instance = planned_placement(games.scenario, games.phase, games.tables, placement)
-        most = max(SURE_FAIL * (1 - games.target), 1 - best)
-        best = max(best, 1 - games.player.play([instance.model_copy(update={"count": count})], requests, most).missed)
+        instance = planned_placement(oracle.scenario, oracle.phase, oracle.tables, placement)
+        most = max(SURE_FAIL * (1 - oracle.target), 1 - best)
+        best = max(
+            best, 1 - oracle.simulator.simulate([instance.model_copy(update={"count": count})], requests, most).missed
+        )
     print(f"  {usd_h:8.4f} USD/h  {count} of {nodes}: {number:,} placements, at most {best:.2%} met", flush=True)
 
 

@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.placement_ties [SCENARIO]`` draws node sets of two and three nodes from the template library, and for
 each goes through all placements that have the throughput of the library's. Where one has less to send (or, for decode, to
-receive) from the node that takes longest, both are played alone, with the requests and rates that the search for a share of
-requests uses. A line a model phase: node sets drawn, those with such a tie, median of the time to send over the library's,
-and at each load how many of them miss fewer requests then, and how many more (docs/concepts/placement.md).
+receive) from the node that takes longest, both are simulated alone, with the requests and rates that the search for a share
+of requests uses. A line a model phase: node sets drawn, those with such a tie, median of the time to send over the
+library's, and at each load how many of them miss fewer requests then, and how many more (docs/concepts/placement.md).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from benchmarks.other_placements import placements
 from coralopt import load_scenario
 from coralopt.placement import Placement
-from coralopt.planning.promise.cuttings import planned_placement
-from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.instances import planned_placement
+from coralopt.planning.promise.oracle import PhaseOracle
 from coralopt.planning.request import PlanRequest
 from coralopt.planning.stages import StageTables
-from coralopt.simulation import GroupPlayer
+from coralopt.simulation import GroupSimulator
 from coralopt.throughput.nodes import cache_bytes
 from coralopt.types import Floats
 
@@ -34,9 +34,9 @@ def main(name: str) -> None:
     request = PlanRequest(load_scenario(name))
     library, _, warm = request.templates()
     scenario, tables = request.scenario, warm.tables_of(request.scenario)
-    of_stages, player, draw = StageTables(scenario, tables), GroupPlayer(scenario), np.random.default_rng(0)
+    of_stages, simulator, draw = StageTables(scenario, tables), GroupSimulator(scenario), np.random.default_rng(0)
     for phase, table, templates in zip(scenario.model_phases, tables, library.phases, strict=True):
-        games = PhaseGames(scenario, phase, templates, of_stages, player, remember=False)
+        oracle = PhaseOracle(scenario, phase, templates, of_stages, simulator, remember=False)
         each_s = np.array(
             [
                 cache_bytes(phase.model, host, phase.mean_input_tokens)
@@ -57,15 +57,15 @@ def main(name: str) -> None:
             if ratio > 1 - 1e-9:
                 continue
             ratios.append(ratio)
-            pair = games.instance(row), planned_placement(scenario, phase, of_stages, least)
+            pair = oracle.instance(row), planned_placement(scenario, phase, of_stages, least)
             for k, load in enumerate(LOADS):
-                trace = games.requests_at(0, load * games.rate(tokens_s))
-                before, then = (player.play([instance], trace, 1.0).missed for instance in pair)
+                trace = oracle.requests_at(0, load * oracle.rate(tokens_s))
+                before, then = (simulator.simulate([instance], trace, 1.0).missed for instance in pair)
                 fewer[k] += then < before - SAME
                 more[k] += then > before + SAME
-        played = ", ".join(f"load {load:g}: {a} and {b}" for load, a, b in zip(LOADS, fewer, more, strict=True))
+        simulated = ", ".join(f"load {load:g}: {a} and {b}" for load, a, b in zip(LOADS, fewer, more, strict=True))
         ratio = float(np.median(ratios)) if ratios else 1.0
-        print(f"{phase.key}: {len(rows)} drawn, {len(ratios)} ties, time {ratio:.2f}; {played}", flush=True)
+        print(f"{phase.key}: {len(rows)} drawn, {len(ratios)} ties, time {ratio:.2f}; {simulated}", flush=True)
 
 
 def longest_s(placement: Placement, each_s: Floats) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from coralopt import Plan
 from coralopt.routing import ROUTINGS
-from coralopt.simulation import GroupPlayer, SimulationConfig
+from coralopt.simulation import GroupSimulator, SimulationConfig
 from coralopt.simulation.state import ORDERS
 from coralopt.types import Floats
 from coralopt.workload import poisson_for_scenario
@@ -39,8 +39,8 @@ def measure(plan: Plan, seeds: int, seconds: float) -> None:
         for order in ORDERS:
             cells = []
             for routing in ROUTINGS:
-                player = GroupPlayer(scenario, config=SimulationConfig(routing=routing, order=order))
-                met: Floats = np.array([100 * player.play(group, trace).attainment for trace in traces])
+                simulator = GroupSimulator(scenario, config=SimulationConfig(routing=routing, order=order))
+                met: Floats = np.array([100 * simulator.simulate(group, trace).attainment for trace in traces])
                 cells.append(f"{met.mean():.1f} ({met.min():.1f})")
             print(f"{count:9} {order:15}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
 

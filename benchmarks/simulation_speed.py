@@ -8,7 +8,7 @@ Every row runs in a process of its own, so that peak memory is that of the row. 
 sampling of the layer times and collecting the results included, planning and making the requests not. Rates are by CPU
 time, so that other work on the machine does not count.
 
-`--overload` plays the same requests at several loads after one run that only loads the machine code, and prints the
+`--overload` simulates the same requests at several loads after one run that only loads the machine code, and prints the
 ratio of a request's time to that of the calm run; its target is at most 2 (exit status 1 beyond it). Whole plans and
 single prefill and mixed instances show what would grow with a queue, whole plans and mixed instances also with the rules of
 engines: least work, hopeless last, preemption.
@@ -135,13 +135,13 @@ def overload() -> None:
             if mode == "mixed":
                 cases.append((f"{instance.name[:40]}, engines", *cases[-1][1:4], ENGINE))
         simulate(plan, trace)
-        for label, played, requests, tokens_s, rules in cases:
+        for label, simulated, requests, tokens_s, rules in cases:
             offered = float(getattr(requests, column).sum() / requests.last_arrival_s)
             micros = []
             for load in LOADS:
                 timed = dataclasses.replace(requests, arrival_s=requests.arrival_s * offered / (tokens_s * load))
                 begin = time.process_time()
-                simulate(played, timed, config=rules)
+                simulate(simulated, timed, config=rules)
                 micros.append(1e6 * (time.process_time() - begin) / len(timed))
             ratio = max(micros) / micros[0]
             worst = max(worst, ratio)

@@ -59,10 +59,10 @@ def _alone(plan: Plan) -> Row:
         np.array([one["input_tokens"] for one in kept]),
         np.array([one["output_tokens"] for one in kept]),
     )
-    played = simulate(plan, trace).requests
+    outcome = simulate(plan, trace).requests
     shares = {}
     for name in ("ttft_ms", "tpot_ms"):
-        simulated: Floats = np.asarray(played[name], dtype=np.float64)
+        simulated: Floats = np.asarray(outcome[name], dtype=np.float64)
         shares[name] = np.array([simulated[k] / np.median(one[name]) for k, one in enumerate(kept) if name in one])
     off = [float(np.median(np.abs(share - 1))) for share in shares.values()]
     low, high = shares["ttft_ms"].min(), shares["ttft_ms"].max()
@@ -76,9 +76,9 @@ def _loaded(plan: Plan, run: tuple[str, str, float], table: dict[str, list[Any]]
     own = [row == run for row in zip(table["model"], table["setup"], table["requests_s"], strict=True)]
     real = {name: np.array([value for value, mine in zip(table[name], own, strict=True) if mine]) for name in KEPT}
     trace = Trace(real["arrival_s"], real["input_tokens"], real["output_tokens"])
-    played = simulate(plan, trace).requests
+    outcome = simulate(plan, trace).requests
     ttft, tpot = (
-        deviation(real[f"real_{name}"], np.asarray(played[name], dtype=np.float64)) for name in ("ttft_ms", "tpot_ms")
+        deviation(real[f"real_{name}"], np.asarray(outcome[name], dtype=np.float64)) for name in ("ttft_ms", "tpot_ms")
     )
     note = f"{SETUPS[run[1]]}; {ttft.requests} requests, bias {ttft.bias:+.1%}, {tpot.bias:+.1%}"
     return Row(AGAINST, f"{run[0]}, {run[2]:g} requests/s of 1000/250", (ttft.latency, tpot.latency), None, note)

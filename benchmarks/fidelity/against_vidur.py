@@ -22,7 +22,7 @@ from benchmarks.fidelity.rows import Row
 from coralopt import Plan, plan_scenario, scenario_from_mapping
 from coralopt.placement import Placement, Stage
 from coralopt.plan.parts import PlannedInstance
-from coralopt.planning.promise.cuttings import planned_placement
+from coralopt.planning.promise.instances import planned_placement
 from coralopt.planning.stages import StageTables
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.resolved import ResolvedScenario
@@ -66,7 +66,7 @@ def rows(vidur: Path | None, python: str) -> list[Row]:
     for chunk, load in [(2048, load) for load in LOADS] + [(512, SPEED_LOAD)]:
         plan = plans[chunk]
         trace = trace_of(load * plan.instances[0].tokens_s / OUTPUT, REQUESTS)
-        theirs = play(vidur, python, _job(plan, trace, products))
+        theirs = run_vidur(vidur, python, _job(plan, trace, products))
         ours, _ = _ours(plan, trace)
         ttft, tpot = (deviation(np.array(theirs[key]), ours[key]).latency for key in ("ttft_ms", "tpot_ms"))
         case = f"Llama-2-7B on A100, chunks of {chunk}, load {load:g}"
@@ -77,13 +77,13 @@ def rows(vidur: Path | None, python: str) -> list[Row]:
         larger = _larger(plan, instances, stages)
         for load in LOADS:
             trace = trace_of(load * larger.instances[0].tokens_s * instances / OUTPUT, REQUESTS)
-            theirs, (ours, _) = play(vidur, python, _job(larger, trace, products)), _ours(larger, trace)
+            theirs, (ours, _) = run_vidur(vidur, python, _job(larger, trace, products)), _ours(larger, trace)
             ttft, tpot = (deviation(np.array(theirs[key]), ours[key]).latency for key in ("ttft_ms", "tpot_ms"))
             what = f"{instances} x " * (instances > 1) + (f"pipeline of {stages} A100" if stages > 1 else "one A100")
             note = f"{theirs['restarts']} preemptions there" if theirs["restarts"] else ""
             result.append(Row("Vidur", f"Llama-2-7B, {what}, load {load:g}", (ttft, tpot), BAR, note))
     trace = trace_of(SPEED_LOAD * plan.instances[0].tokens_s / OUTPUT, MANY_REQUESTS)
-    theirs, (_, seconds) = play(vidur, python, _job(plan, trace, products)), _ours(plan, trace)
+    theirs, (_, seconds) = run_vidur(vidur, python, _job(plan, trace, products)), _ours(plan, trace)
     ratio = theirs["seconds"] / seconds
     note = f"{theirs['seconds']:.1f} s and {seconds:.2f} s of CPU: **{ratio:.0f} times as fast** (bar {FASTER:.0f})"
     return [*result, Row("Vidur", f"speed, {MANY_REQUESTS:,} requests at load {SPEED_LOAD:g}", note=note)]
@@ -239,7 +239,7 @@ def job_of(scenario: ResolvedScenario, phase: ModelPhase, instance: PlannedInsta
     }
 
 
-def play(vidur: Path, python: str, job: dict[str, Any]) -> dict[str, Any]:
+def run_vidur(vidur: Path, python: str, job: dict[str, Any]) -> dict[str, Any]:
     """A job through Vidur: times to first token and per output token, ms, CPU seconds, preemptions."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("job.json", "answer.json")]

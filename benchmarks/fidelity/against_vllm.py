@@ -69,8 +69,8 @@ def _off(plan: Plan, times: Floats, trace: Trace, ttft: Floats, tpot: Floats) ->
         return fixed + (sequence + context * tokens) * sequences, np.full_like(sequences, other)
 
     layers = FunctionTimes(prefill, decode, most_prompts=1, most_sequences=SEQUENCES)
-    played = simulate(plan, trace, source=lambda model, configuration: layers).requests
-    simulated = (np.asarray(played["ttft_ms"]) + request, np.asarray(played["tpot_ms"], dtype=np.float64))
+    outcome = simulate(plan, trace, source=lambda model, configuration: layers).requests
+    simulated = (np.asarray(outcome["ttft_ms"]) + request, np.asarray(outcome["tpot_ms"], dtype=np.float64))
     return deviation(ttft, simulated[0]), deviation(tpot, simulated[1])
 
 

@@ -21,8 +21,8 @@ from benchmarks.fidelity.against_vidur import (
     document_of,
     equal_stages,
     job_of,
-    play,
     products_of,
+    run_vidur,
     trace_of,
 )
 from benchmarks.fidelity.rows import Row
@@ -30,7 +30,7 @@ from coralopt import scenario_from_mapping
 from coralopt.scenario.facts.serving import LEAST_STEP_TOKENS
 from coralopt.simulation import SimulationConfig
 from coralopt.simulation.fidelity import deviation
-from coralopt.simulation.groups import GroupPlayer
+from coralopt.simulation.groups import GroupSimulator
 from coralopt.types import Floats
 
 STAGES, LOADS = (2, 4), (0.4, 0.7)
@@ -78,7 +78,7 @@ def _row(vidur: Path, python: str, products: Floats, kind: _Kind, stages: int, l
     scenario = scenario_from_mapping(document, source="the comparison with Vidur")
     phase = next(item for item in scenario.model_phases if item.phase == kind.phase)
     instance = equal_stages(scenario, phase, stages)
-    player = GroupPlayer(scenario, config=SimulationConfig(kv_latency_ms=0.0), longest=LONGEST)
+    simulator = GroupSimulator(scenario, config=SimulationConfig(kv_latency_ms=0.0), longest=LONGEST)
     trace, ones = trace_of(1.0, REQUESTS), np.ones(REQUESTS, dtype=np.int64)
     prefill = kind.phase == "prefill"
     if prefill:
@@ -94,12 +94,12 @@ def _row(vidur: Path, python: str, products: Floats, kind: _Kind, stages: int, l
         batch = instance.stages[0].nodes[0].batch
         job |= {"chunk": max(LEAST_STEP_TOKENS, math.ceil(batch * phase.mean_input_tokens)), "batch": stages * LONGEST}
     if prefill:
-        ours = player.play((instance,), trace).ttft_ms
+        ours = simulator.simulate((instance,), trace).ttft_ms
     else:
         # The first token of an answer comes from its prompt there and is there from the beginning here.
         job["attention_ms"]["launch_prompts"] = 0.0
-        ours = player.play((instance,), replace(trace, output_tokens=trace.output_tokens + 1)).tpot_ms
-    theirs = play(vidur, python, job)
+        ours = simulator.simulate((instance,), replace(trace, output_tokens=trace.output_tokens + 1)).tpot_ms
+    theirs = run_vidur(vidur, python, job)
     ttft, tpot = (np.array(theirs[key]) for key in ("ttft_ms", "tpot_ms"))
     times = ttft if prefill else (ttft + tpot * np.maximum(trace.output_tokens - 1, 1)) / trace.output_tokens
     off = deviation(times, ours).latency

@@ -18,7 +18,7 @@ _External = Any
 
 
 def main(source: str, job_file: str, answer_file: str) -> None:
-    """Play the job's trace; write (time to first token, time per output token) of every request, and the seconds it took."""
+    """Run the job's trace; write (time to first token, time per output token) of every request, and the seconds it took."""
     sys.path.insert(0, source)
     from vidur.config import (
         ClusterConfig,

@@ -144,7 +144,7 @@ def _plan_by(
             started = time.perf_counter()
             expected = expected_shares(plan)
             alternative = cheapest_that_holds(replace(request, progress=progress), outcome, expected)
-            seconds["play"] = time.perf_counter() - started
+            seconds["simulation"] = time.perf_counter() - started
         if options.one_gpu is not False:
             quick = not asks_for_shares(plan.resolved) and plan.resolved.sharing.models == 1
             limit = max(LEAST_S, PART * sum(seconds.values()))

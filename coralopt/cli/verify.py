@@ -45,9 +45,9 @@ def verify(
     mark = document.simulated
     needs_trace = mark is not None and mark.kind == "trace" and trace is None
     if mark is not None and not violations and not needs_trace:
-        from coralopt.planning import play_again
+        from coralopt.planning import simulate_again
 
-        violations.extend(play_again(document, trace))
+        violations.extend(simulate_again(document, trace))
         checks.append(("requests simulated again", mark.requests))
     simulated = simulated_table(document)
     lines = [f"  - {violation}" for violation in violations]

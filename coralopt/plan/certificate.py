@@ -63,7 +63,7 @@ class RefusedInstances(PlanPart):
 
 
 class Certificate(PlanPart):
-    """Windows of requests with seeds that no search used, and what came of them; enough to play them again.
+    """Windows of requests with seeds that no search used, and what came of them; enough to simulate them again.
 
     Where windows do not confirm the instances of a model, the plan with others in their place is the next attempt. Their
     windows are fresh, too, and all attempts share the error.

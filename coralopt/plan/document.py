@@ -85,7 +85,7 @@ class Plan(PlanPart, Tabular):
     cases: tuple[PlannedCase, ...] = Field(
         default=(), description="Demands that may come, and what each leaves unserved; empty where demand is known."
     )
-    simulated: Simulated | None = Field(default=None, description="Played against requests, and how that ended.")
+    simulated: Simulated | None = Field(default=None, description="Simulated against requests, and how that ended.")
     certificate: Certificate | None = Field(
         default=None, description="Whether the SLOs hold for the share of requests asked for, on fresh requests."
     )
@@ -150,7 +150,7 @@ class Plan(PlanPart, Tabular):
     def to_json(self) -> str:
         """The document as text; equal plans give equal bytes."""
         data = self.model_dump(mode="json")
-        # A plan that was not played says nothing about it.
+        # A plan that was not simulated says nothing about it.
         for name in ("simulated", "certificate"):
             if data[name] is None:
                 del data[name]

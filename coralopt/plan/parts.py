@@ -278,5 +278,5 @@ class Simulated(PlanPart):
     )
     over: Literal["all", "possible"] = Field(description="Of all requests, or of those some node could serve in time.")
     passed: StrictBool
-    rounds: Count = Field(ge=1, description="Plans that were made and played until this one was chosen.")
+    rounds: Count = Field(ge=1, description="Plans that were made and simulated until this one was chosen.")
     phases: tuple[SimulatedPhase, ...]

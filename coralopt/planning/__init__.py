@@ -5,7 +5,6 @@ from coralopt.planning.coral import CoralPlanner, allocation_problem, plan_scena
 from coralopt.planning.headroom import queueing_headroom
 from coralopt.planning.one_gpu import cheapest_of_one_gpu
 from coralopt.planning.operators import operator_terms, parse_forbidden, unmet_prices
-from coralopt.planning.played import play_again
 from coralopt.planning.promise.certificate import certify, certify_again, expected_shares
 from coralopt.planning.promise.search import asks_for_shares
 from coralopt.planning.registry import get_planner, planner_names
@@ -15,6 +14,7 @@ from coralopt.planning.rolling.demand_file import TraceDemand, demand_of_trace, 
 from coralopt.planning.rolling.epochs import EpochInputs, epoch_inputs, epoch_scenario
 from coralopt.planning.rolling.forecast import Forecast, LastValue, MovingAverage, Seasonal, forecast_named
 from coralopt.planning.rolling.perfect import perfect_cost, windows_of
+from coralopt.planning.simulated import simulate_again
 from coralopt.planning.verified import Round, VerifiedPlanning, VerifiedSettings, plan_verified
 from coralopt.planning.warm import WarmState
 
@@ -61,10 +61,10 @@ __all__ = [
     "plan_verified",
     "planned_instances",
     "planner_names",
-    "play_again",
     "prove_bound",
     "queueing_headroom",
     "read_demand_or_trace",
+    "simulate_again",
     "unmet_prices",
     "windows_of",
 ]

@@ -17,7 +17,7 @@ from coralopt.planning.request import PlanOutcome, PlanRequest
 
 #: Share of requests that a plan for mean requests is held against.
 USUAL_SHARE = 0.99
-#: Seconds of searching, and how often as many while no plan is known; windows that are played with what is known; node
+#: Seconds of searching, and how often as many while no plan is known; windows that are simulated with what is known; node
 #: sets beyond which templates alone take longer.
 SECONDS, ROUNDS, WINDOWS, MOST_NODE_SETS = 4.0, 5, 20, 200_000
 

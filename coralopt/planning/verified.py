@@ -1,6 +1,6 @@
-"""Plan, play, correct: the cheapest plan found that keeps its promise in a simulation.
+"""Plan, simulate, correct: the cheapest plan found that keeps its promise in a simulation.
 
-Each round plans the scenario with a headroom per model phase, plays the requests against the plan, and corrects: a phase
+Each round plans the scenario with a headroom per model phase, simulates the requests against the plan, and corrects: a phase
 that failed because requests waited gets more throughput, one whose requests were too slow by themselves a smaller latency
 budget; once all passed, less of either is tried. What a round says about one phase is kept by itself, since phases hardly
 touch each other, so that every round is an experiment for each of them; at the end the best of all are put together. The
@@ -22,8 +22,8 @@ from coralopt.errors import InfeasibleError, OptionError, ScenarioError
 from coralopt.plan import Plan, Simulated
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.headroom import Ask, Trial, best_ask, next_ask
-from coralopt.planning.played import attainment_of, played_phases
 from coralopt.planning.request import PlanRequest
+from coralopt.planning.simulated import attainment_of, simulated_phases
 from coralopt.simulation import SimulationConfig, SimulationResult, simulate
 from coralopt.simulation.possible import possible_requests
 from coralopt.workload import Traffic, trace_digest
@@ -37,14 +37,14 @@ INHERENT = ("length", "batch", "transfer")
 
 @dataclass(frozen=True)
 class Round:
-    """One plan that was made and played.
+    """One plan that was made and simulated.
 
     Attributes:
         cost_usd_h: Its cost, NaN where the pool could not give what was asked for.
         headroom: Model phase -> (throughput headroom, latency headroom) planned with.
         attainment: Model phase -> share of its requests that met, the lower of both kinds for mixed ones.
         passed: Whether every model phase reached the target.
-        seconds: Seconds by step: ``plan``, ``play``.
+        seconds: Seconds by step: ``plan``, ``simulate``.
     """
 
     cost_usd_h: float
@@ -132,7 +132,7 @@ def plan_verified(
 
 
 class _Search:
-    """Rounds of plan and play.
+    """Rounds of plan and simulate.
 
     Attributes:
         rounds: Finished rounds.
@@ -193,7 +193,7 @@ class _Search:
         return VerifiedPlanning(best[0], best[1], tuple(self.rounds), impossible, interrupted)
 
     def round(self, asks: Mapping[str, Ask]) -> bool:
-        """Plan what is asked for and play it; ``False`` where the pool cannot give it."""
+        """Plan what is asked for and simulate it; ``False`` where the pool cannot give it."""
         settings, begin = self.settings, time.perf_counter()
         headroom = {key: (ask[0] - 1.0, ask[1]) for key, ask in asks.items()}
         try:
@@ -218,7 +218,7 @@ class _Search:
         )
         attainment = attainment_of(result, self.request.scenario, self.possible, settings.over)
         passed = all(value >= settings.target for value in attainment.values())
-        seconds = {"plan": planned - begin, "play": time.perf_counter() - planned}
+        seconds = {"plan": planned - begin, "simulate": time.perf_counter() - planned}
         self.finish(Round(plan.cost_usd_h, headroom, attainment, passed, seconds))
         plan = plan.model_copy(update={"simulated": self.simulated(result, attainment, passed)})
         if passed and (self.best is None or plan.cost_usd_h < self.best[0].cost_usd_h):
@@ -282,5 +282,5 @@ class _Search:
             over=self.settings.over,  # type: ignore[arg-type]
             passed=passed,
             rounds=len(self.rounds),
-            phases=played_phases(result, attainment),
+            phases=simulated_phases(result, attainment),
         )

@@ -2,7 +2,7 @@
 
 Stock vLLM runs stages of one node each. This engine runs what the planner may return: uneven layers, several data-parallel
 nodes in a stage with a node picked per request and stage by weighted round robin, prefill and decode instances with a
-handover of the KV cache. A node is one process on one device: tensor parallelism inside a node is left out. It plays a
+handover of the KV cache. A node is one process on one device: tensor parallelism inside a node is left out. It simulates a
 fixed list of prompts greedily; there is no HTTP, no arrival process and no admission control.
 
 Only the workers import torch; nothing here does on import.

@@ -87,7 +87,7 @@ class ReferenceReport:
         stand_in: The checkpoint was a seeded stand-in.
         backend: ``gloo`` or ``nccl``.
         equal: Requests whose tokens are equal, all of them.
-        requests: Requests played.
+        requests: Requests simulated.
         new_tokens: Tokens an answer.
         different: Request -> (tokens of the unsplit model, tokens of the split one), where they differ.
         nodes: By rank.

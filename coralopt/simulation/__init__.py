@@ -2,7 +2,7 @@
 
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.engine import simulate
-from coralopt.simulation.groups import GroupOutcome, GroupPlayer
+from coralopt.simulation.groups import GroupOutcome, GroupSimulator
 from coralopt.simulation.outcomes import PhaseOutcome
 from coralopt.simulation.results import SimulationResult
 from coralopt.simulation.times import FunctionTimes
@@ -10,7 +10,7 @@ from coralopt.simulation.times import FunctionTimes
 __all__ = [
     "FunctionTimes",
     "GroupOutcome",
-    "GroupPlayer",
+    "GroupSimulator",
     "PhaseOutcome",
     "SimulationConfig",
     "SimulationResult",

@@ -1,4 +1,4 @@
-"""A few instances of one model, played by themselves as quickly as possible: the oracle of a search over plans.
+"""A few instances of one model, simulated by themselves as quickly as possible: the oracle of a search over plans.
 
 Same compiled rules as :func:`coralopt.simulation.simulate`; no plan document, no report, and layouts and stage times
 are kept from one call to the next.
@@ -85,10 +85,10 @@ class _Slos:
     step_ms: Floats | float = 0.0
 
 
-class GroupPlayer:
-    """Plays groups of planned instances of one model; a call costs the run and a few milliseconds.
+class GroupSimulator:
+    """Simulates groups of planned instances of one model; a call costs the run and a few milliseconds.
 
-    Several threads may play at once.
+    Several threads may simulate at once.
 
     Args:
         scenario: Model phases with their SLOs, node configurations, layer times.
@@ -112,7 +112,7 @@ class GroupPlayer:
         # A drawing may sample stage times, which all runs look up.
         self._drawing = threading.Lock()
 
-    def play(
+    def simulate(
         self,
         instances: Sequence[PlannedInstance],
         requests: Trace,
@@ -120,7 +120,7 @@ class GroupPlayer:
         mixed_share: float = 1.0,
         decoding: QuickestDecoding | None = None,
     ) -> GroupOutcome:
-        """Play requests against instances of one model, ``count`` of each.
+        """Simulate requests against instances of one model, ``count`` of each.
 
         Prefill instances alone end with the first token; decode instances alone get every request with its first token
         made at its arrival and its KV cache on nodes whose links are free; together, or mixed, they serve it whole.
@@ -144,7 +144,7 @@ class GroupPlayer:
 
         most = int((requests.input_tokens + requests.output_tokens).max(initial=0))
         if most > self.longest:
-            raise CoraloptError(f"a request has {most} tokens; this player reaches {self.longest} (longest)")
+            raise CoraloptError(f"a request has {most} tokens; this simulator reaches {self.longest} (longest)")
         kinds = {instance.phase for instance in instances}
         slos = self._slos(instances, decoding)
         rows = np.ones(len(requests), dtype=np.bool_)

@@ -47,7 +47,7 @@ def test_misspelt_planners_exit_2(run_cli: RunCli) -> None:
 
 
 def test_what_cannot_be_used_is_said_before_planning(tmp_path: Path, run_cli: RunCli) -> None:
-    """Nobody waits for plans that cannot be compared, played or drawn as asked."""
+    """Nobody waits for plans that cannot be compared, simulated or drawn as asked."""
     head = "arrival_s,input_tokens,output_tokens"
     (tmp_path / "falls.csv").write_text(f"{head}\n5,100,10\n2,200,20\n")
     (tmp_path / "other.csv").write_text(f"{head},model\n5,100,10,nobody\n")

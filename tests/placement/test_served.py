@@ -267,7 +267,7 @@ class SlowPool:
 
 @settings(max_examples=15)
 @given(st.integers(0, 100_000))
-def test_the_played_pool_is_the_slow_one(seed: int) -> None:
+def test_the_simulated_pool_is_the_slow_one(seed: int) -> None:
     pool = random_pool(seed)
     layout = flow_layout(pool)
     if layout is None:

@@ -1,4 +1,4 @@
-"""Requests in classes: what a plan says of them, how it is checked, played, routed and started, and what is refused."""
+"""Requests in classes: what a plan says of them, how it is checked, simulated, routed and started, and what is refused."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_prefill_and_decode_have_classes_of_their_own() -> None:
     found = plan_scenario(scenario_from_mapping(_document(mode="disaggregated")))
     assert verify_plan(found).ok, verify_plan(found).sentences
     assert {instance.phase for instance in found.instances} == {"prefill", "decode"}
-    played = simulate(found, poisson_for_scenario(found.resolved, duration_s=20.0, seed=1))
-    assert {row.model for row in played.outcomes} == {item.model for item in found.demands}
+    simulated = simulate(found, poisson_for_scenario(found.resolved, duration_s=20.0, seed=1))
+    assert {row.model for row in simulated.outcomes} == {item.model for item in found.demands}
 
 
 @pytest.mark.parametrize(
@@ -112,22 +112,22 @@ def test_figures_that_are_off_are_named(plan: Plan, change: dict[str, Any], mess
     assert any("`classes` goes with models whose requests" in text for text in verify_plan(none).sentences)
 
 
-def test_played_requests_go_by_their_lengths(plan: Plan) -> None:
+def test_simulated_requests_go_by_their_lengths(plan: Plan) -> None:
     """The simulator tells classes as the router does and sends each to instances that were planned for it."""
     trace = poisson_for_scenario(plan.resolved, duration_s=30.0, seed=1)
     assert trace.models == (NAME,)
-    played = simulate(plan, trace)
+    simulated = simulate(plan, trace)
     short = (trace.input_tokens <= 1024) & (trace.output_tokens <= 256)
     chat = ~short & (trace.input_tokens <= 1024)
     expected = np.select([short, chat], [0, 1], 2)
     names = [f"{NAME}.{name}" for name in ("short", "chat", "long")]
-    told = np.array([names.index(played.models[m]) for m in played.requests["model"]])
+    told = np.array([names.index(simulated.models[m]) for m in simulated.requests["model"]])
     assert (told == expected).all()
     served = [
         {part.model for item in plan.instances if item.name == name for part in item.classes}
-        for name in played.instances["name"]
+        for name in simulated.instances["name"]
     ]
-    for model, instance in zip(told.tolist(), played.requests["decode_instance"].tolist(), strict=True):
+    for model, instance in zip(told.tolist(), simulated.requests["decode_instance"].tolist(), strict=True):
         assert instance < 0 or names[model] in served[instance]
     with pytest.raises(CoraloptError, match="plans for classes of requests cannot follow one another"):
         simulate([(0.0, plan), (10.0, plan)], trace)
@@ -224,8 +224,8 @@ def test_models_beside_are_in_the_same_programme(beside: dict[str, Any], changes
         scenario_from_mapping(document)
 
 
-def test_what_to_expect_is_played_whole(plan: Plan) -> None:
-    """Classes share instances: played alone, each would find them idle. What looks at models one by one says so."""
+def test_what_to_expect_is_simulated_whole(plan: Plan) -> None:
+    """Classes share instances: simulated alone, each would find them idle. What looks at models one by one says so."""
     expected = expected_shares(plan)
     assert set(expected) == {phase.key for phase in plan.resolved.model_phases if phase.needed_tokens_s > 0}
     assert all(0 < share <= 1 for share in expected.values())

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
-from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified, play_again
+from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified, simulate_again
 from coralopt.scenario.file.document import Document
 from coralopt.workload import Traffic
 
@@ -98,7 +98,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
     library = tmp_path_factory.mktemp("library") / "small.parquet"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CORALOPT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        played = plan_verified(
+        simulated = plan_verified(
             PlanRequest(load_scenario("tiny")), Traffic(duration_s=20.0, seed=2), VerifiedSettings(0.8, rounds=6)
         ).plan
     return {
@@ -106,7 +106,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
         "scale": _plan(_tight, library, on_infeasible="scale"),
         "shortfall": _plan(_priced, library, on_infeasible="shortfall"),
         "classes": _plan(_classes, library),
-        "simulated": played,
+        "simulated": simulated,
         "certified": _plan(_share, library.with_name("share.parquet")),
         "requests": plan_scenario(load_scenario("classes"), library=library.with_name("requests.parquet")),
         "shared": plan_scenario(load_scenario("swapping"), library=library.with_name("shared.parquet")),
@@ -222,7 +222,7 @@ def refusals(text: str, path: Path) -> tuple[str, ...]:
         return (str(error),)
     sentences = verify_plan(plan).sentences
     if plan.simulated is not None and not sentences:
-        sentences = play_again(plan)
+        sentences = simulate_again(plan)
     return sentences
 
 
@@ -249,7 +249,7 @@ MEANINGLESS = (
     ),
     (r"nearly gap|nearly instances\..*\.shared\.memory_share", "as good as equal"),
     (r"nearly simulated\..*", "as good as equal"),
-    (r".* certificate\.(first_seed|window_s)", "windows are taken on trust; --prove plays them again"),
+    (r".* certificate\.(first_seed|window_s)", "windows are taken on trust; --prove simulates them again"),
 )
 
 

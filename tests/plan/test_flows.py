@@ -155,7 +155,7 @@ def test_mistakes_name_their_place(changes: dict[str, Any], message: str) -> Non
         scenario_from_mapping(_data(**changes))
 
 
-def test_played_requests_go_where_the_plan_sends_them() -> None:
+def test_simulated_requests_go_where_the_plan_sends_them() -> None:
     """Two regions with prefill and decode of their own: nothing crosses; what must cross waits for the way between them."""
     data = _data(kv_transfer="region", pruning={"max_nodes": 1})
     slo = {"ttft_ms": 900, "tpot_ms": 30, "attainment": "mean"}
@@ -163,17 +163,17 @@ def test_played_requests_go_where_the_plan_sends_them() -> None:
     data["pool"]["regions"] = {key: {"configurations": {"1xL4": 4}} for key in ("us-east-2", "us-central1")}
     plan = plan_scenario(scenario_from_mapping(data))
     assert {(f.prefill_region, f.decode_region) for f in plan.flows} == {(r, r) for r in data["pool"]["regions"]}
-    played = simulate(plan, generate_for_scenario(plan.resolved, 30.0, 1))
-    region = np.array(played.instances["region"])
-    done = played.requests["decode_instance"] >= 0
-    ends = (region[played.requests[name][done]] for name in ("prefill_instance", "decode_instance"))
+    simulated = simulate(plan, generate_for_scenario(plan.resolved, 30.0, 1))
+    region = np.array(simulated.instances["region"])
+    done = simulated.requests["decode_instance"] >= 0
+    ends = (region[simulated.requests[name][done]] for name in ("prefill_instance", "decode_instance"))
     assert done.any()
     assert (next(ends) == next(ends)).all()
 
     slow = {"us-east-2": {"us-central1": {"usd_gb": 0.01, "gbit_s": 0.8}}}
     plan = plan_scenario(scenario_from_mapping(_data(egress=slow)))
-    played = simulate(plan, generate_for_scenario(plan.resolved, 10.0, 1))
-    sent = np.flatnonzero(played.requests["transfer_ms"] > 0)
-    cache = [plan.resolved.model_phases[0].model.kv_bytes(n) for n in played.requests["input_tokens"][sent].tolist()]
+    simulated = simulate(plan, generate_for_scenario(plan.resolved, 10.0, 1))
+    sent = np.flatnonzero(simulated.requests["transfer_ms"] > 0)
+    cache = [plan.resolved.model_phases[0].model.kv_bytes(n) for n in simulated.requests["input_tokens"][sent].tolist()]
     # One H100 receives all layers at 0.1e9 bytes/s.
-    assert (played.requests["transfer_ms"][sent] >= np.array(cache) / 0.1e9 * 1e3 * 0.999).all()
+    assert (simulated.requests["transfer_ms"][sent] >= np.array(cache) / 0.1e9 * 1e3 * 0.999).all()

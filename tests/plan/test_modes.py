@@ -88,24 +88,24 @@ def test_auto_costs_at_most_the_cheaper_mode(l40s: int, l4: int, a10g: int, rate
     assert all(costs["auto"] <= cost * (1 + 1e-6) for cost in pure)
 
 
-def test_played_requests_are_split_as_planned(plan: Plan) -> None:
+def test_simulated_requests_are_split_as_planned(plan: Plan) -> None:
     """Every request takes one of both ways, in the plan's proportion, and is judged on that way."""
     trace = generate_for_scenario(plan.resolved, 60.0, 1)
-    played = simulate(plan, trace)
-    mixed = played.requests["mixed"]
+    simulated = simulate(plan, trace)
+    mixed = simulated.requests["mixed"]
     share = next(item.share for item in plan.modes if item.mode == "mixed")
     assert abs(mixed.sum() - share * len(trace)) <= 2
-    phase = np.array(played.instances["phase"])
-    served = played.requests["prefill_instance"] >= 0
+    phase = np.array(simulated.instances["phase"])
+    served = simulated.requests["prefill_instance"] >= 0
     assert served.mean() > 0.9
-    assert (phase[played.requests["prefill_instance"][served]] == np.where(mixed, "mixed", "prefill")[served]).all()
-    offered = {(row.key, row.kind): row.offered_tokens_s for row in played.outcomes}
+    assert (phase[simulated.requests["prefill_instance"][served]] == np.where(mixed, "mixed", "prefill")[served]).all()
+    offered = {(row.key, row.kind): row.offered_tokens_s for row in simulated.outcomes}
     assert set(offered) == {
         *(("phi4-14b/mixed", kind) for kind in ("prefill", "decode")),
         ("phi4-14b/prefill", "prefill"),
         ("phi4-14b/decode", "decode"),
     }
-    tokens = trace.input_tokens[~mixed].sum() / played.window_s
+    tokens = trace.input_tokens[~mixed].sum() / simulated.window_s
     assert offered["phi4-14b/prefill", "prefill"] == pytest.approx(tokens)
     expected = expected_shares(plan)
     assert set(expected) == {"phi4-14b/prefill", "phi4-14b/decode", "phi4-14b/mixed"}

@@ -1,4 +1,4 @@
-"""Models that share nodes: what a plan says of them, how it is checked, played and started, and what is refused."""
+"""Models that share nodes: what a plan says of them, how it is checked, simulated and started, and what is refused."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_scenario_that_does_not_allow_it_refuses_the_plan(plan: Plan) -> None:
     assert any("sharing allows up to 2 models" in sentence for sentence in verify_plan(changed).sentences)
 
 
-def test_what_to_expect_is_played_whole(plan: Plan) -> None:
+def test_what_to_expect_is_simulated_whole(plan: Plan) -> None:
     """A model alone would find a node idle that others use."""
     trace = poisson_for_scenario(plan.resolved, None, GLANCE_S, GLANCE_SEED)
     worst = min(row.attainment for row in simulate(plan, trace).outcomes if row.requests)
@@ -138,10 +138,10 @@ def test_what_to_expect_is_played_whole(plan: Plan) -> None:
 
 
 def test_steps_take_turns_and_slos_hold(plan: Plan) -> None:
-    """Played with the scenario's lengths, the SLOs hold for nearly all; GPUs never do two steps at once."""
-    played = simulate(plan, poisson_for_scenario(plan.resolved, duration_s=120.0, seed=2))
-    assert played.attainment > 0.97
-    busy = sum(float(value) for value in played.nodes["busy_s"])
+    """Simulated with the scenario's lengths, the SLOs hold for nearly all; GPUs never do two steps at once."""
+    simulated = simulate(plan, poisson_for_scenario(plan.resolved, duration_s=120.0, seed=2))
+    assert simulated.attainment > 0.97
+    busy = sum(float(value) for value in simulated.nodes["busy_s"])
     assert 0 < busy <= 120.0 * 1.05
     with pytest.raises(CoraloptError, match="share nodes cannot follow one another"):
         simulate([(0.0, plan), (60.0, plan)], poisson_for_scenario(plan.resolved, duration_s=120.0, seed=2))
@@ -317,10 +317,10 @@ def test_turns_take_what_the_plan_says(swapped_plan: Plan) -> None:
     cycle = sum(turn.ms_of(batch) for turn, batch in zip(turns, patterns.batch[row].tolist(), strict=True))
     assert {item.shared.cycle_ms >= cycle for item in swapped_plan.instances if item.shared is not None} == {True}
     trace = poisson_for_scenario(swapped_plan.resolved, 1.3 * 0.5, 900.0, 5)
-    played = simulate(swapped_plan, trace)
-    assert played.attainment > 0.99
-    assert float(np.mean(played.requests["prefill_wait_ms"])) == pytest.approx(cycle / 2, rel=0.15)
-    assert all(row.waited["turn"] > 0.9 for row in played.outcomes)
+    simulated = simulate(swapped_plan, trace)
+    assert simulated.attainment > 0.99
+    assert float(np.mean(simulated.requests["prefill_wait_ms"])) == pytest.approx(cycle / 2, rel=0.15)
+    assert all(row.waited["turn"] > 0.9 for row in simulated.outcomes)
 
 
 def test_a_request_alone_waits_for_the_turns_before_its_own(swapped_plan: Plan) -> None:

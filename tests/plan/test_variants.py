@@ -83,7 +83,7 @@ def test_cost_rises_with_the_quality_asked_for() -> None:
 
 
 def test_least_shares_are_kept_in_both_modes_and_two_regions() -> None:
-    """Shares, modes and egress in one programme; what plays is what was planned."""
+    """Shares, modes and egress in one programme; what simulates is what was planned."""
     supply = {"configurations": {"1xL40S": 4, "1xL4": 6}}
     scenario = _scenario(
         {"requests_s": 6, "min_quality": 0.98, "min_shares": {"int4": 0.25}},
@@ -102,20 +102,20 @@ def test_least_shares_are_kept_in_both_modes_and_two_regions() -> None:
         assert document.mixed_share[name] * share == pytest.approx(mixed)
 
 
-def test_played_requests_are_shared_out_as_planned(plan: Plan) -> None:
+def test_simulated_requests_are_shared_out_as_planned(plan: Plan) -> None:
     """Each request takes one variant, evenly spread, and is judged as one of that variant."""
     trace = generate_for_scenario(plan.resolved, 30.0, 1)
-    played = simulate(plan, trace)
+    simulated = simulate(plan, trace)
     shares = variant_shares(plan)[NAME]
     for name, share in shares.items():
         if share > 0:
-            rows = played.requests["model"] == played.models.index(name)
+            rows = simulated.requests["model"] == simulated.models.index(name)
             assert abs(rows.sum() - share * len(trace)) <= len(shares)
-    assert {row.model for row in played.outcomes} == {name for name, share in shares.items() if share > 0}
-    assert len(played.requests["status"]) == len(trace)
+    assert {row.model for row in simulated.outcomes} == {name for name, share in shares.items() if share > 0}
+    assert len(simulated.requests["status"]) == len(trace)
     unnamed = Trace(trace.arrival_s, trace.input_tokens, trace.output_tokens)
-    assert np.array_equal(simulate(plan, unnamed).requests["ttft_ms"], played.requests["ttft_ms"], equal_nan=True)
-    assert {key.rpartition("/")[0] for key in expected_shares(plan)} == {row.model for row in played.outcomes}
+    assert np.array_equal(simulate(plan, unnamed).requests["ttft_ms"], simulated.requests["ttft_ms"], equal_nan=True)
+    assert {key.rpartition("/")[0] for key in expected_shares(plan)} == {row.model for row in simulated.outcomes}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a model costs at least when its phases are played together: covers and combinations against trying all."""
+"""What a model costs at least when its phases are simulated together: covers and combinations against trying all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups,
 from coralopt.planning.promise.certificate import looks_of
 from coralopt.planning.promise.combinations import covers_in_order, least_together
 from coralopt.planning.promise.designs import Designs
-from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.oracle import PhaseOracle
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario import load_scenario, scenario_from_mapping
-from coralopt.simulation.groups import GroupPlayer
+from coralopt.simulation.groups import GroupSimulator
 from coralopt.types import Floats
 
 
@@ -28,12 +28,12 @@ from coralopt.types import Floats
 def phases(draw: st.DrawFn) -> tuple[Groups, Floats]:
     """Groups of up to three templates with up to two instances, what they hold at most, and prices."""
     templates = draw(st.integers(1, 3))
-    games = SimpleNamespace(
+    oracle = SimpleNamespace(
         target=0.99,
         templates=SimpleNamespace(throughput=np.full(templates, 100.0)),
         too_slow=lambda: np.zeros(templates, dtype=np.bool_),
     )
-    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.full(templates, 2))
+    groups = Groups.of(cast("PhaseOracle", oracle), float(PARTS), np.full(templates, 2))
     for t in range(templates):
         most = sorted(draw(st.lists(st.sampled_from([0, 30, 50, 60, 100]), min_size=2, max_size=2)))
         groups.most[groups.template == t] = most
@@ -158,7 +158,7 @@ def test_certificates_of_few_requests_have_more_windows(requests_s: float, windo
     demand = {"requests_s": requests_s, "input_tokens": 100, "output_tokens": 100}
     model = {"slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": 0.99}, "demand": demand}
     scenario = scenario_from_mapping({**tiny, "models": {"gpt-oss-20b": model}})
-    races = TogetherRaces(scenario, GroupPlayer(scenario), [], Workers(), remember=False)
+    races = TogetherRaces(scenario, GroupSimulator(scenario), [], Workers(), remember=False)
     assert races.requests("gpt-oss-20b") == pytest.approx(600 * requests_s)
     assert races.certified_by("gpt-oss-20b") == windows
     assert looks_of(scenario)[-1] == max(640, windows)
@@ -171,5 +171,5 @@ def test_a_simulated_request_has_a_token_at_least() -> None:
     model = {"slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": 0.99}, "demand": demand}
     scenario = scenario_from_mapping({**tiny, "mode": "mixed", "models": {"gpt-oss-20b": model}})
     assert {phase.phase for phase in scenario.model_phases} == {"mixed"}
-    races = TogetherRaces(scenario, GroupPlayer(scenario), [], Workers(), remember=False)
+    races = TogetherRaces(scenario, GroupSimulator(scenario), [], Workers(), remember=False)
     assert races.requests("gpt-oss-20b") == pytest.approx(600 * 4.0)

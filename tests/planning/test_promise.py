@@ -39,14 +39,14 @@ from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.certificate import Replications, Shares, certify
 from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.cover_search import CoverSearch
-from coralopt.planning.promise.cuttings import even_pipeline
-from coralopt.planning.promise.games import PhaseGames, judge
+from coralopt.planning.promise.instances import even_pipeline
+from coralopt.planning.promise.oracle import PhaseOracle, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.stages import StageTables
 from coralopt.report.promise import unconfirmed_words
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
-from coralopt.simulation import GroupPlayer
+from coralopt.simulation import GroupSimulator
 from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
 from coralopt.throughput import ThroughputTables, stage_role
 
@@ -70,14 +70,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 class Known:
-    """Capacities that are given, in the place of games; counts how often it is asked."""
+    """Capacities that are given, in the place of replications; counts how often it is asked."""
 
     target = 0.99
     phase = SimpleNamespace(key="model/prefill")
 
     def __init__(self, capacity: dict[tuple[int, int], int], throughput: list[float]) -> None:
-        self.capacity, self.played = capacity, 0
-        # Few games do not tell of shares that are so near.
+        self.capacity, self.replications = capacity, 0
+        # Few replications do not tell of shares that are so near.
         self.blur = 0
         self.templates = SimpleNamespace(throughput=np.array(throughput))
 
@@ -88,7 +88,7 @@ class Known:
         return tokens_s
 
     def verdict(self, template: int, count: int, rate: float, many: bool = False) -> str:
-        self.played += 1
+        self.replications += 1
         if not many and abs(round(rate) - self.capacity[template, count] - 0.5) < self.blur:
             return "unclear"
         return "holds" if round(rate) <= self.capacity[template, count] else "fails"
@@ -105,19 +105,19 @@ def phases(draw: st.DrawFn) -> tuple[Groups, Known, np.ndarray]:
         for count in range(1, 4):
             held = draw(st.integers(held, max(held, min(PARTS, most * count))))
             capacity[t, count] = held
-    games = Known(capacity, [float(value) for value in throughput])
-    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.full(len(throughput), 3))
-    return groups, games, price[groups.template] * groups.count
+    oracle = Known(capacity, [float(value) for value in throughput])
+    groups = Groups.of(cast("PhaseOracle", oracle), float(PARTS), np.full(len(throughput), 3))
+    return groups, oracle, price[groups.template] * groups.count
 
 
 @settings(max_examples=150, deadline=None)
 @given(phases())
 def test_the_cheapest_cover_is_that_of_trying_all(case: tuple[Groups, Known, np.ndarray]) -> None:
-    """Bound and cover meet at the optimum over all multisets of groups, though few groups are played."""
-    groups, games, price = case
+    """Bound and cover meet at the optimum over all multisets of groups, though few groups are simulated."""
+    groups, oracle, price = case
     low, high = tighten(groups, price, 0.0)
-    unit = [price[(groups.template == t) & (groups.count == 1)][0] for t, _ in games.capacity if _ == 1]
-    items = [(held, unit[t] * count) for (t, count), held in games.capacity.items() if held]
+    unit = [price[(groups.template == t) & (groups.count == 1)][0] for t, _ in oracle.capacity if _ == 1]
+    items = [(held, unit[t] * count) for (t, count), held in oracle.capacity.items() if held]
     best = np.full(PARTS + 1, np.inf)
     best[0] = 0.0
     for parts in range(1, PARTS + 1):
@@ -125,19 +125,19 @@ def test_the_cheapest_cover_is_that_of_trying_all(case: tuple[Groups, Known, np.
     assert low == high == pytest.approx(best[PARTS])
     # What was found out is true.
     for t, count, most, least in zip(groups.template, groups.count, groups.most, groups.least, strict=True):
-        assert least <= games.capacity[int(t), int(count)] <= most
+        assert least <= oracle.capacity[int(t), int(count)] <= most
 
 
-def test_a_group_that_stays_unclear_is_never_played_without_requests() -> None:
+def test_a_group_that_stays_unclear_is_never_simulated_without_requests() -> None:
     """Where even the least share stays unclear, nothing is below it; a window without requests has no end."""
-    games = Known({}, [float(3 * PARTS)])
+    oracle = Known({}, [float(3 * PARTS)])
 
     def verdict(template: int, count: int, rate: float, many: bool) -> str:
         assert rate > 0
         return "unclear"
 
-    games.verdict = verdict  # type: ignore[method-assign]
-    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.array([1]))
+    oracle.verdict = verdict  # type: ignore[method-assign]
+    groups = Groups.of(cast("PhaseOracle", oracle), float(PARTS), np.array([1]))
     groups.unclear[0] = 1
     groups.settle(0)
     assert groups.least[0] == 0
@@ -145,16 +145,16 @@ def test_a_group_that_stays_unclear_is_never_played_without_requests() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(phases(), st.integers(1, 8))
-def test_many_games_tell_where_few_do_not(case: tuple[Groups, Known, np.ndarray], blur: int) -> None:
-    """The bound of twelve phases hung 9 % below their plan on four groups that missed their SLO after a hundred games."""
-    groups, games, price = case
-    games.blur = blur
+def test_many_replications_tell_where_few_do_not(case: tuple[Groups, Known, np.ndarray], blur: int) -> None:
+    """The bound of twelve phases hung 9 % below their plan on four groups that failed after a hundred replications."""
+    groups, oracle, price = case
+    oracle.blur = blur
     low, high = tighten(groups, price, 0.0)
     truth = np.array(
-        [games.capacity[int(t), int(count)] for t, count in zip(groups.template, groups.count, strict=True)]
+        [oracle.capacity[int(t), int(count)] for t, count in zip(groups.template, groups.count, strict=True)]
     )
     optimum = groups.covers(truth, price)[PARTS]
-    # Many games are for a bound below a cover; without any cover more groups are played instead.
+    # Many replications are for a bound below a cover; without any cover more groups are simulated instead.
     assert low == high == optimum or math.isinf(high)
     assert low <= optimum <= high
     assert (groups.least <= truth).all()
@@ -163,10 +163,12 @@ def test_many_games_tell_where_few_do_not(case: tuple[Groups, Known, np.ndarray]
 
 @settings(max_examples=50, deadline=None)
 @given(phases(), st.integers(0, 4))
-def test_games_that_are_used_up_leave_a_bound(case: tuple[Groups, Known, np.ndarray], games: int) -> None:
-    """After so many games both ends are true all the same, and a search that goes on from there closes them."""
+def test__replications_that_are_used_up_leave_a_bound(
+    case: tuple[Groups, Known, np.ndarray], replications: int
+) -> None:
+    """After so many replications both ends are true all the same, and a search that goes on from there closes them."""
     groups, _, price = case
-    low, high = tighten(groups, price, 0.0, games=games)
+    low, high = tighten(groups, price, 0.0, replications=replications)
     optimum, cover = tighten(groups, price, 0.0)
     assert low <= optimum == cover <= high
     # Without a cover the search goes on until there is one.
@@ -175,8 +177,8 @@ def test_games_that_are_used_up_leave_a_bound(case: tuple[Groups, Known, np.ndar
 
 def test_a_group_in_place_of_the_cheapest_cover_is_asked_for_all() -> None:
     """A design of 87 USD/h stood where one of 38 holds: beside a dearer group the cheapest cover alone was cheap enough."""
-    games = Known({(t, count): PARTS for t in range(2) for count in (1, 2)}, [float(PARTS), float(PARTS)])
-    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.array([2, 2]))
+    oracle = Known({(t, count): PARTS for t in range(2) for count in (1, 2)}, [float(PARTS), float(PARTS)])
+    groups = Groups.of(cast("PhaseOracle", oracle), float(PARTS), np.array([2, 2]))
     price = np.array([1.0, 5.0])[groups.template] * groups.count
     tighten(groups, price, 0.0)
     assert groups.least.tolist() == [PARTS, PARTS, 0, 0]
@@ -191,8 +193,8 @@ def test_the_cheapest_covers_are_those_of_trying_all(
     case: tuple[Groups, Known, np.ndarray], more: int, room: float
 ) -> None:
     """Every cover without a needless group, up to a price, comes once and in the order of its price."""
-    groups, games, price = case
-    groups.least[:] = [games.capacity[int(t), int(m)] for t, m in zip(groups.template, groups.count, strict=True)]
+    groups, oracle, price = case
+    groups.least[:] = [oracle.capacity[int(t), int(m)] for t, m in zip(groups.template, groups.count, strict=True)]
     least = np.array([int(held // room) for held in groups.least])
     ceiling = float(groups.covers(least, price)[PARTS]) + more
     if not np.isfinite(ceiling):
@@ -256,13 +258,13 @@ def test_nodes_are_cut_where_caches_come_too_late(monkeypatch: pytest.MonkeyPatc
 def test_as_many_threads_as_there_are_cores_change_nothing(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Games of phases, windows of races and of certificates side by side: the same plan, byte for byte; and again once more,
-    where all games are remembered and count as if they were played."""
+    """Replications of phases, windows of races and of certificates side by side: the same plan, byte for byte; and once more
+    where all replications are remembered and count as if they were made."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     cores = 5 if (os.cpu_count() or 1) == 1 else 1
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     assert plan_scenario(small()).to_json() == plan.to_json()
-    monkeypatch.setattr(PhaseGames, "_race", None)
+    monkeypatch.setattr(PhaseOracle, "_race", None)
     monkeypatch.setattr(TogetherRaces, "_raced", None)
     monkeypatch.setattr(TogetherRaces, "_refuted", None)
     assert (
@@ -294,8 +296,8 @@ def test_a_design_is_taken_whole(data: st.DataObject) -> None:
         region_names=tuple(f"r{r}" for r in regions),
         configuration_names=("a", "b"),
     )
-    games = Known({}, [60.0, 60.0, 60.0])
-    groups = [Groups.of(cast("PhaseGames", games), float(PARTS), np.full(3, 3)) for _ in range(2)]
+    oracle = Known({}, [60.0, 60.0, 60.0])
+    groups = [Groups.of(cast("PhaseOracle", oracle), float(PARTS), np.full(3, 3)) for _ in range(2)]
     for own in groups:
         own.least[:] = own.most
     place = st.integers(0, len(groups[0].template) - 1)
@@ -351,11 +353,11 @@ def two_regions() -> AllocationProblem:
 
 def two_templates() -> tuple[TemplateLibrary, Groups]:
     """The templates of :func:`two_regions`, and groups of one to three instances, which hold 60 and 90 parts each."""
-    games = Known({}, [60.0, 90.0])
+    oracle = Known({}, [60.0, 90.0])
     part = SimpleNamespace(usage=two_regions().usage)
     return (
         cast("TemplateLibrary", SimpleNamespace(offsets=(0,), phases=(part,))),
-        Groups.of(cast("PhaseGames", games), float(PARTS), np.full(2, 3)),
+        Groups.of(cast("PhaseOracle", oracle), float(PARTS), np.full(2, 3)),
     )
 
 
@@ -399,7 +401,7 @@ def test_columns_of_groups_by_hand(kind: Literal["most", "least"]) -> None:
 
 def races_of(plan: Plan, share: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> TogetherRaces:
     """Races in whose windows, by number, this share of the first tokens is in time."""
-    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
+    races = TogetherRaces(plan.resolved, GroupSimulator(plan.resolved), [], Workers(), remember=False)
     monkeypatch.setattr(races.windows, "window", lambda number: number)
     monkeypatch.setattr(races.windows, "shares", lambda instances, number, most: {"prefill": share(number)})
     return races
@@ -438,32 +440,32 @@ def test_windows_of_few_requests_count_as_one_together(
 def test_a_model_for_mean_requests_is_not_raced(plan: Plan) -> None:
     """Nothing is asked of its windows, which would each take as long as those of any other."""
     mean = small(model={"slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": "mean"}})
-    races = TogetherRaces(mean, GroupPlayer(mean), [], Workers(), remember=False)
+    races = TogetherRaces(mean, GroupSimulator(mean), [], Workers(), remember=False)
     assert races.race(plan.instances) == Together(True, {})
     assert races.windows_of.total() == 0
 
 
-def test_games_that_are_left_go_where_covers_may_still_get_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three phases of 100 games each and 50 to begin with, which two use up: of the other 190 those get 3 : 1, as what they
-    may still save. The third needed only 10. Within 1 % of the cost nothing is worth a game."""
-    played = [SimpleNamespace(games=SimpleNamespace(played=0)) for _ in range(3)]
-    covers = CoverSearch(cast("list[Groups]", played), [], 0.01, Workers())
-    covers.games = 300.0
+def test__replications_that_are_left_go_where_covers_may_still_get_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three phases of 100 replications each and 50 to begin with, which two use up: of the other 190 those get 3 : 1, as
+    what they may still save. The third needed only 10. Within 1 % of the cost nothing is worth a replication."""
+    groups = [SimpleNamespace(oracle=SimpleNamespace(replications=0)) for _ in range(3)]
+    covers = CoverSearch(cast("list[Groups]", groups), [], 0.01, Workers())
+    covers.replications_left = 300.0
     rounds: list[dict[int, float]] = [{}, {}]
 
-    def look(p: int, prices: np.ndarray, games: float, in_vain: float) -> tuple[float, float]:
+    def look(p: int, prices: np.ndarray, replications: float, in_vain: float) -> tuple[float, float]:
         first = p not in rounds[0]
-        rounds[0 if first else 1][p] = games
-        played[p].games.played += math.ceil(games) if p < 2 else 10
+        rounds[0 if first else 1][p] = replications
+        groups[p].oracle.replications += math.ceil(replications) if p < 2 else 10
         return [(7.0, 10.0), (9.0, 10.0), (2.0, 10.0)][p] if first else (9.95, 10.0)
 
-    monkeypatch.setattr(cover_search, "MOST_GAMES", 100)
+    monkeypatch.setattr(cover_search, "MOST_REPLICATIONS", 100)
     monkeypatch.setattr(covers, "tighten_one", look)
     results = covers.tighten({p: np.zeros(1) for p in range(3)})
     assert rounds == [{0: 50.0, 1: 50.0, 2: 50.0}, {0: 142.5, 1: 47.5}]
     assert results == {0: (9.95, 10.0), 1: (9.95, 10.0), 2: (2.0, 10.0)}
-    # Whole games were played.
-    assert covers.games == 190.0 - 143.0 - 48.0
+    # Whole replications were simulated.
+    assert covers.replications_left == 190.0 - 143.0 - 48.0
 
 
 @pytest.mark.parametrize("windows", [0, 40])
@@ -579,9 +581,9 @@ def test_replicas_without_requests_are_the_cheapest_nodes(
 def test_groups_of_fewer_instances_than_replicas_stay_where_there_are_no_others() -> None:
     """Then the side constraint says what is missing."""
     capacity = {(0, 1): 40, (0, 2): 80, (0, 3): 100, (1, 1): 60, (1, 2): 100}
-    games = Known(capacity, [40.0, 60.0])
+    oracle = Known(capacity, [40.0, 60.0])
     for replicas, counts in ((2, {2, 3}), (3, {3}), (7, {1, 2, 3})):
-        groups = Groups.of(cast("PhaseGames", games), 100.0, np.array([3, 2]), replicas)
+        groups = Groups.of(cast("PhaseOracle", oracle), 100.0, np.array([3, 2]), replicas)
         assert set(groups.count.tolist()) == counts
 
 
@@ -603,10 +605,10 @@ def test_windows_of_many_requests_are_not_all_kept(plan: Plan, monkeypatch: pyte
     assert not some._latest
 
 
-def test_games_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With next to no games for the bound there is a certified plan all the same, with a lower bound."""
+def test__replications_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With next to no replications for the bound there is a certified plan all the same, with a lower bound."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
-    monkeypatch.setattr(cover_search, "MOST_GAMES", 1)
+    monkeypatch.setattr(cover_search, "MOST_REPLICATIONS", 1)
     hurried = plan_scenario(small())
     assert hurried.lower_bound_usd_h <= plan.lower_bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
     assert hurried.cost_usd_h >= plan.lower_bound_usd_h
@@ -647,7 +649,7 @@ def test_a_search_cut_short_has_the_best_plan_known(
     assert certified.unconfirmed == ()
     assert verify_plan(certified.model_copy(update={"certificate": None})).ok
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path / "empty"))
-    monkeypatch.setattr(PhaseGames, "verdict", stop)
+    monkeypatch.setattr(PhaseOracle, "verdict", stop)
     message = r"(?s)time was over.*gpt-oss-20b/decode: .*tpot_ms: 30 for 99.00%.*though idle, .* meets it for [\d.]+%"
     ended = pytest.raises(KeyboardInterrupt) if outcome.interrupted else pytest.raises(NoSolutionError, match=message)
     with ended:
@@ -658,7 +660,7 @@ def test_a_search_cut_short_has_the_best_plan_known(
 def test_a_search_cut_short_takes_what_held_or_missed_least(
     shares: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of designs that were played the one that holds, else the one that missed least; of equal ones that with most room."""
+    """Of simulated designs the one that holds, else the one that missed least; of equal ones that with most room."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     raced: list[tuple[PlannedInstance, ...]] = []
 
@@ -808,27 +810,29 @@ def test_a_mean_model_beside_it_may_lose_an_instance() -> None:
 
 
 def test_no_cheaper_plan_holds(plan: Plan) -> None:
-    """Every cheaper choice of up to two instances a phase fails when its instances are played."""
+    """Every cheaper choice of up to two instances a phase fails when its instances are simulated."""
     scenario = plan.resolved
     library, _ = obtain_library(scenario)
-    player = GroupPlayer(scenario)
+    simulator = GroupSimulator(scenario)
     tables = StageTables(scenario, scenario_tables(scenario))
     rent = {"prefill": 0.0, "decode": 0.0}
     for item in plan.instances:
         rent[item.phase] += item.count * item.price_usd_h
     prices = np.nanmin(scenario.price_usd_h, axis=0)
     for phase, templates in zip(scenario.model_phases, library.phases, strict=True):
-        games = PhaseGames(scenario, phase, templates, tables, player, remember=False)
+        oracle = PhaseOracle(scenario, phase, templates, tables, simulator, remember=False)
         price = templates.usage.astype(np.float64) @ prices
-        rate = games.rate(phase.demand_tokens_s)
+        rate = oracle.rate(phase.demand_tokens_s)
         for size in (1, 2):
             for chosen in itertools.combinations_with_replacement(range(len(templates)), size):
                 if sum(price[list(chosen)]) >= rent[phase.phase] - 1e-9:
                     continue
                 if sum(templates.throughput[list(chosen)]) < phase.demand_tokens_s:
                     continue
-                group = [games.instance(t) for t in chosen]
-                shares = [player.play(group, games.requests_at(game, rate)).missed for game in range(3)]
+                group = [oracle.instance(t) for t in chosen]
+                shares = [
+                    simulator.simulate(group, oracle.requests_at(replication, rate)).missed for replication in range(3)
+                ]
                 assert np.mean(shares) > 0.01, (phase.key, [item.nodes() for item in group])
 
 
@@ -883,7 +887,7 @@ def test_intervals() -> None:
     ],
 )
 def test_verdicts(shares: list[float], verdict: str) -> None:
-    """One game decides what is far off, several what is near."""
+    """One replication decides what is far off, several what is near."""
     assert judge(shares, 0.01) == verdict
 
 
@@ -894,9 +898,9 @@ def test_what_decides_a_capacity_changes_its_digest() -> None:
     def digest(scenario: ResolvedScenario) -> str:
         tables = scenario_tables(scenario)
         library, _ = obtain_library(scenario, tables=tables)
-        player = GroupPlayer(scenario)
+        simulator = GroupSimulator(scenario)
         stages = StageTables(scenario, tables)
-        return PhaseGames(scenario, scenario.model_phases[0], library.phases[0], stages, player).digest
+        return PhaseOracle(scenario, scenario.model_phases[0], library.phases[0], stages, simulator).digest
 
     own = digest(base)
     assert digest(base.with_demand(np.array([4096.0, 55.0]))) == own
@@ -924,14 +928,14 @@ def test_a_share_that_no_node_can_meet(tmp_path: Path, monkeypatch: pytest.Monke
 def test_where_groups_fail_in_vain_it_is_looked_whether_any_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every template is quick enough for prompts of mean length, and none is for enough of the others: each could be played
+    """Every template is quick enough for prompts of mean length, and none is for enough of the others: each could be tried
     at any rate and count, which took ten minutes for one model on 64 nodes of one GPU type."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
-    monkeypatch.setattr(PhaseGames, "too_slow", lambda self: np.zeros(len(self.templates), dtype=np.bool_))
+    monkeypatch.setattr(PhaseOracle, "too_slow", lambda self: np.zeros(len(self.templates), dtype=np.bool_))
     monkeypatch.setattr(cover_search, "IN_VAIN", 5)
     raced: list[int] = []
-    race = PhaseGames._race
-    monkeypatch.setattr(PhaseGames, "_race", lambda self, *group: raced.append(1) or race(self, *group))
+    race = PhaseOracle._race
+    monkeypatch.setattr(PhaseOracle, "_race", lambda self, *group: raced.append(1) or race(self, *group))
     scenario = small(model={"slo": {"ttft_ms": 200, "tpot_ms": 30, "attainment": 0.99}})
     with pytest.raises(CoraloptError, match=r"at most \d+\.\d+% meet it, alone on 2xL40S"):
         plan_scenario(scenario)
@@ -941,13 +945,13 @@ def test_where_groups_fail_in_vain_it_is_looked_whether_any_can(
 
 @pytest.mark.parametrize("further", [3, 300])
 def test_a_search_in_vain_ends(further: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle instances meet the SLO, and whatever is played fails: after so many games, or when all groups were played, the
-    search says so."""
+    """Idle instances meet the SLO, and all else fails: after so many replications, or when all groups were tried,
+    the search says so."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(cover_search, "IN_VAIN", 5)
     monkeypatch.setattr(search, "FURTHER", further)
-    monkeypatch.setattr(PhaseGames, "_race", lambda self, *group: ("fails", 0.05, 1))
-    monkeypatch.setattr(PhaseGames, "best_share", lambda self, workers: (0.995, "1xL4", 0))
+    monkeypatch.setattr(PhaseOracle, "_race", lambda self, *group: ("fails", 0.05, 1))
+    monkeypatch.setattr(PhaseOracle, "best_share", lambda self, workers: (0.995, "1xL4", 0))
     with pytest.raises(NoSolutionError, match=r"no instances .* for 99.00% .* in \d+ simulations; .* 1xL4 .* 99.50%"):
         plan_scenario(small())
 
@@ -1007,7 +1011,7 @@ def test_beside_a_plan_that_misses_stands_one_that_holds(
 
 @pytest.mark.slow
 def test_beside_a_plan_that_is_not_confirmed_stands_one_for_fewer_misses(plan: Plan) -> None:
-    """It is planned for 99.5 % of the requests and played for 99 %."""
+    """It is planned for 99.5 % of the requests and simulated for 99 %."""
     mark = plan.certificate
     assert mark is not None
     refuted = mark.phases[0].model_copy(update={"verdict": "refuted"})
@@ -1050,33 +1054,33 @@ def test_a_bad_window_among_the_first_is_no_reason_to_refuse(
 def test_prefill_groups_whose_caches_are_late_are_cut(
     whole: str, alone: str, cut: str, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where first tokens alone are in time; then the best of all cuts counts, and few games stay few."""
+    """Only where first tokens alone are in time; then the best of all cuts counts, and few replications stay few."""
     scenario = small(pruning={"max_nodes": 2, "memory_ratio": 12})
     library, _ = obtain_library(scenario)
     p = next(p for p, phase in enumerate(scenario.model_phases) if phase.phase == "prefill")
     tables = StageTables(scenario, scenario_tables(scenario))
-    player = GroupPlayer(scenario)
-    games = PhaseGames(scenario, scenario.model_phases[p], library.phases[p], tables, player, remember=False)
-    played: list[tuple[int, bool]] = []
+    simulator = GroupSimulator(scenario)
+    oracle = PhaseOracle(scenario, scenario.model_phases[p], library.phases[p], tables, simulator, remember=False)
+    simulated: list[tuple[int, bool]] = []
 
     def raced(group: Sequence[PlannedInstance], rate: float, many: bool, caches: bool) -> tuple[str, float, int]:
         stages = max(len(item.stages) for item in group)
-        played.append((stages, caches))
+        simulated.append((stages, caches))
         return (cut if stages > 1 else whole if caches else alone), 0.5, 9
 
-    monkeypatch.setattr(games, "_raced", raced)
-    rate = games.rate(1.0)
-    single = np.flatnonzero(games.templates.usage.sum(axis=1) == 1).tolist()
-    template = next(t for t in single if len(list(games.instances.pipelines(t, 4, 1.0))) == 2)
-    assert games.verdict(template, 4, rate) == verdict
-    assert played[0] == (1, True)
-    assert played[1:2] == ([(1, False)] if whole == "fails" else [])
+    monkeypatch.setattr(oracle, "_raced", raced)
+    rate = oracle.rate(1.0)
+    single = np.flatnonzero(oracle.templates.usage.sum(axis=1) == 1).tolist()
+    template = next(t for t in single if len(list(oracle.instances.pipelines(t, 4, 1.0))) == 2)
+    assert oracle.verdict(template, 4, rate) == verdict
+    assert simulated[0] == (1, True)
+    assert simulated[1:2] == ([(1, False)] if whole == "fails" else [])
     if whole == "fails" and alone != "fails":
-        assert {stages for stages, _ in played[2:]} == {2}
-        assert cut == "holds" or len(played) == 4
+        assert {stages for stages, _ in simulated[2:]} == {2}
+        assert cut == "holds" or len(simulated) == 4
     else:
-        assert len(played) <= 2
-    assert games.played <= 12
+        assert len(simulated) <= 2
+    assert oracle.replications <= 12
 
 
 @pytest.mark.parametrize(
@@ -1119,9 +1123,9 @@ def test_what_short_races_leave_open_is_settled(
     assert windows[0] <= outcome.windows <= windows[1]
     if holds:
         assert races.race(plan.instances) == outcome
-    played = races.windows_of[plan.instances[0].model]
+    simulated = races.windows_of[plan.instances[0].model]
     assert races.settled(plan.instances) == outcome
-    assert races.windows_of[plan.instances[0].model] == played
+    assert races.windows_of[plan.instances[0].model] == simulated
 
 
 @pytest.mark.parametrize("share", [0.985, 0.9885, 0.9915, 0.995])
@@ -1134,17 +1138,17 @@ def test_settling_is_seldom_wrong(share: float, plan: Plan, monkeypatch: pytest.
 
 
 def test_groups_that_the_pool_has_no_room_for_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every group holds so little that many more nodes are needed than there are, and each takes a dozen games to tell: one
-    model on 64 nodes went on for more than nine minutes. The message says what idle instances do."""
+    """Every group holds so little that many more nodes are needed than there are, and each takes a dozen replications to
+    tell: one model on 64 nodes went on for more than nine minutes. The message says what idle instances do."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(search, "FURTHER", 10)
     raced: list[int] = []
 
-    def race(self: PhaseGames, template: int, count: int, rate: float, many: bool) -> tuple[str, float, int]:
+    def race(self: PhaseOracle, template: int, count: int, rate: float, many: bool) -> tuple[str, float, int]:
         raced.append(1)
         return ("holds" if rate <= 0.01 * count else "fails"), 0.05, 12
 
-    monkeypatch.setattr(PhaseGames, "_race", race)
+    monkeypatch.setattr(PhaseOracle, "_race", race)
     with pytest.raises(
         NoSolutionError,
         match=r"pool has room for were seen to meet t\S+ms: \d+ for 99.00%.*though idle, .* meets it for 9",
@@ -1160,16 +1164,16 @@ def test_idle_instances_tell_which_templates_hold_nothing(tmp_path: Path, monkey
     request = PlanRequest(scenario)
     library, _, warm = request.templates()
     tables = warm.tables_of(scenario)
-    games = PhaseGames(
-        scenario, scenario.model_phases[0], library.phases[0], StageTables(scenario, tables), GroupPlayer(scenario)
+    oracle = PhaseOracle(
+        scenario, scenario.model_phases[0], library.phases[0], StageTables(scenario, tables), GroupSimulator(scenario)
     )
     templates = list(range(len(library.phases[0])))
-    hopeless = games.hopeless(templates, Workers())
+    hopeless = oracle.hopeless(templates, Workers())
     assert 0 < len(hopeless) < len(templates)
-    rate = games.rate(scenario.model_phases[0].demand_tokens_s)
-    assert {games.verdict(template, 4, rate / PARTS) for template in hopeless} == {"fails"}
+    rate = oracle.rate(scenario.model_phases[0].demand_tokens_s)
+    assert {oracle.verdict(template, 4, rate / PARTS) for template in hopeless} == {"fails"}
     others = set(templates) - set(hopeless)
-    assert {games.verdict(template, 4, rate / PARTS) for template in others} == {"holds"}
+    assert {oracle.verdict(template, 4, rate / PARTS) for template in others} == {"holds"}
 
 
 def test_covers_are_closed_in_the_region_where_a_plan_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

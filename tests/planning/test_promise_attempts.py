@@ -22,7 +22,7 @@ from coralopt.planning.promise.together import TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.report.promise import certificate_table
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
-from coralopt.simulation import GroupPlayer
+from coralopt.simulation import GroupSimulator
 
 
 def small(*models: str, **changes: Any) -> ResolvedScenario:
@@ -39,18 +39,18 @@ def small(*models: str, **changes: Any) -> ResolvedScenario:
 def judged(monkeypatch: pytest.MonkeyPatch, share: Callable[[Plan, str, int], float]) -> list[tuple[int, int, str]]:
     """Certificates see this share of a model of a plan in the windows from a seed; returned is (seed, number, model) of all
     windows, in the order of their play."""
-    played: list[tuple[int, int, str]] = []
+    simulated: list[tuple[int, int, str]] = []
 
     def add(self: Replications, plan: Plan, windows: Sequence[tuple[int, str]], shares: Shares, *_: object) -> None:
         for number, model in windows:
-            played.append((self.first_seed, number, model))
+            simulated.append((self.first_seed, number, model))
             for kind in ("prefill", "decode"):
                 # A little noise, so that there is an interval.
                 value = share(plan, model, self.first_seed) + (1e-4 if number % 2 else -1e-4)
                 shares.setdefault((model, kind), []).append(min(1.0, value))
 
     monkeypatch.setattr(Replications, "add", add)
-    return played
+    return simulated
 
 
 def nodes(instances: Sequence[PlannedInstance]) -> list[tuple[str, object, int]]:
@@ -74,7 +74,7 @@ def test_what_a_certificate_does_not_confirm_is_replaced(
 ) -> None:
     """The first plan is not confirmed, the second is: it costs more, its windows have other seeds, and both are told."""
     first = plan_scenario(small(), settings={"certify": False})
-    played = judged(monkeypatch, lambda plan, model, seed: share if seed == FIRST_SEED else 0.999)
+    simulated = judged(monkeypatch, lambda plan, model, seed: share if seed == FIRST_SEED else 0.999)
     outcome = CoralPlanner().plan(PlanRequest(small()))
     plan, mark = outcome.plan, outcome.plan.certificate
     assert mark is not None
@@ -85,7 +85,7 @@ def test_what_a_certificate_does_not_confirm_is_replaced(
     assert [(item.attempt, item.phases[0].verdict, nodes(item.instances)) for item in mark.refused] == [
         (1, verdict, nodes(first.instances))
     ]
-    assert {seed for seed, *_ in played} == {FIRST_SEED, FIRST_SEED + SEEDS_APART}
+    assert {seed for seed, *_ in simulated} == {FIRST_SEED, FIRST_SEED + SEEDS_APART}
     # What surely misses no longer holds the bound down; what windows do not tell does.
     assert (plan.lower_bound_usd_h > first.lower_bound_usd_h) == (verdict == "refuted")
     assert verify_plan(plan).ok
@@ -103,7 +103,7 @@ def test_what_a_certificate_does_not_confirm_is_replaced(
 def test_models_that_were_confirmed_keep_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the model that failed gets other instances and further windows."""
     failing = "phi4-14b"
-    played = judged(monkeypatch, lambda _, model, seed: 0.97 if model == failing and seed == FIRST_SEED else 0.999)
+    simulated = judged(monkeypatch, lambda _, model, seed: 0.97 if model == failing and seed == FIRST_SEED else 0.999)
     scenario = small("gpt-oss-20b", failing)
     plan = plan_scenario(scenario)
     mark = plan.certificate
@@ -111,8 +111,8 @@ def test_models_that_were_confirmed_keep_their_windows(monkeypatch: pytest.Monke
     assert mark.holds
     assert {phase.model: phase.attempt for phase in mark.phases} == {"gpt-oss-20b": 1, failing: 2}
     assert {item.model for item in mark.refused} == {failing}
-    assert {model for seed, _, model in played if seed != FIRST_SEED} == {failing}
-    assert len(played) == len(set(played)) == 3 * LOOKS[0]
+    assert {model for seed, _, model in simulated if seed != FIRST_SEED} == {failing}
+    assert len(simulated) == len(set(simulated)) == 3 * LOOKS[0]
     assert verify_plan(plan).ok
     assert certify_again(plan) == ()
 
@@ -122,13 +122,13 @@ def test_attempts_end(monkeypatch: pytest.MonkeyPatch) -> None:
     shares = dict(
         zip([FIRST_SEED + k * SEEDS_APART for k in range(len(ERRORS))], (0.95, 0.98, 0.96, 0.97), strict=True)
     )
-    played = judged(monkeypatch, lambda plan, model, seed: shares[seed])
+    simulated = judged(monkeypatch, lambda plan, model, seed: shares[seed])
     outcome = CoralPlanner().plan(PlanRequest(small()))
     mark = outcome.plan.certificate
     assert mark is not None
     assert not mark.holds
     assert {phase.attempt for phase in mark.phases} == {2}
-    assert len({seed for seed, *_ in played}) == len(ERRORS)
+    assert len({seed for seed, *_ in simulated}) == len(ERRORS)
     assert outcome.notes == (
         f"of {len(ERRORS)} certified plans this one is nearest to what was asked for; there are no more attempts",
     )
@@ -171,10 +171,10 @@ def test_where_nothing_else_is_there_the_first_plan_stays(monkeypatch: pytest.Mo
     supply = {"us-east-2": {"configurations": {"1xL40S": 2}}}
     scenario = small(pool={"regions": supply})
     first = plan_scenario(scenario, settings={"certify": False})
-    played = judged(monkeypatch, lambda *_: 0.98)
+    simulated = judged(monkeypatch, lambda *_: 0.98)
     outcome = CoralPlanner().plan(PlanRequest(scenario))
     assert nodes(outcome.plan.instances) == nodes(first.instances)
-    assert {seed for seed, *_ in played} == {FIRST_SEED}
+    assert {seed for seed, *_ in simulated} == {FIRST_SEED}
     assert "no other one was found" in outcome.notes[0]
 
 
@@ -204,7 +204,7 @@ def test_a_certificate_of_attempts_is_recomputed(monkeypatch: pytest.MonkeyPatch
     ):
         assert not verify_plan(plan.with_certificate(mark.model_copy(update=wrong))).ok
     monkeypatch.undo()
-    assert any("when played again" in line for line in certify_again(plan))
+    assert any("when simulated again" in line for line in certify_again(plan))
 
 
 def test_only_models_that_were_not_confirmed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_instances_are_refused_in_any_order_and_region(monkeypatch: pytest.Monke
     judged(monkeypatch, lambda *_: 0.98)
     plan = plan_scenario(small(), settings={"certify": False})
     refused = refused_by_now(plan.with_certificate(certify(plan)))
-    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False, refused=refused)
+    races = TogetherRaces(plan.resolved, GroupSimulator(plan.resolved), [], Workers(), remember=False, refused=refused)
     assert races.refused(plan.instances[::-1]) is not None
     more = plan.instances[0].model_copy(update={"count": plan.instances[0].count + 1})
     assert races.refused((more, *plan.instances[1:])) is None

@@ -70,7 +70,7 @@ def test_a_budget_on_nodes_of_two_models(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_bounds_of_scarce_nodes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five allocations left a gap of 12.9 %: each had another cover that failed once it was played."""
+    """Five allocations left a gap of 12.9 %: each had another cover that failed once it was simulated."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     models = {
         "qwen3-32b": {

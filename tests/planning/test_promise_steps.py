@@ -16,9 +16,9 @@ from coralopt.planning.promise import search
 from coralopt.planning.promise.capacities import Place
 from coralopt.planning.promise.columns import GroupColumns
 from coralopt.planning.promise.cover_search import CoverSearch
-from coralopt.planning.promise.cuttings import Cutting
 from coralopt.planning.promise.designs import Design
 from coralopt.planning.promise.group_plan import GroupPlan
+from coralopt.planning.promise.instances import GroupPart
 from coralopt.planning.promise.refusals import Refusals
 from coralopt.planning.promise.search import PromiseSearch
 from coralopt.planning.promise.workers import Workers
@@ -43,7 +43,7 @@ def seek() -> PromiseSearch:
 def test_a_column_is_cut_as_its_own_design_is() -> None:
     """A dearer design that has its groups and more cuts none of them; a group by itself is cut as in a design."""
     prefill, decode, more = (0, 1), (1, 2), (1, 3)
-    cut = {prefill: (Cutting(5, 2), Cutting(7, 1))}
+    cut = {prefill: (GroupPart(5, 2), GroupPart(7, 1))}
     designs = [Design("a", (prefill, decode, more), {}, 5.0), Design("a", (prefill, decode), cut, 4.0)]
     for own, parts in (((prefill, decode), cut), ((prefill, decode, more), {}), ((prefill,), cut), (((2, 1),), {})):
         assert replace(costing(4.0), designs=designs).parts_of(own) == parts
@@ -73,19 +73,19 @@ def test_the_next_plan_is_the_cheapest_without_a_group(
     assert (seek._holding(costing(10.0)).cost_usd_h, seek.unconfirmed) == (found, unconfirmed)
 
 
-def test_a_search_for_room_ends_when_its_games_are_used_up(
+def test_a_search_for_room_ends_when_its_replications_are_used_up(
     seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """100 games are left; each look at what the best of all would take plays 60, most of them of the second phase."""
-    games = [SimpleNamespace(games=SimpleNamespace(played=7)) for _ in range(2)]
-    seek.groups, seek.games_for_room = cast("Any", games), 100.0
+    """100 replications are left; each look at what the best of all would take makes 60, most of them of the second phase."""
+    replications = [SimpleNamespace(oracle=SimpleNamespace(replications=7)) for _ in range(2)]
+    seek.groups, seek.replications_for_room = cast("Any", replications), 100.0
     seek.covers = CoverSearch(seek.groups, [], 0.0, Workers())
     seek.base, seek.library = cast("Any", None), cast("Any", None)
     looks = []
 
     def find_out(*_: object) -> bool:
-        for group, count in zip(games, (20, 40), strict=True):
-            group.games.played += count
+        for group, count in zip(replications, (20, 40), strict=True):
+            group.oracle.replications += count
         looks.append(1)
         return len(looks) < 9
 
@@ -104,7 +104,7 @@ def test_a_search_for_room_ends_when_its_games_are_used_up(
     monkeypatch.setattr(seek.covers, "settle", find_out)
     with pytest.raises(NoSolutionError, match="phase 1 in vain"):
         seek._cheapest(frozenset())
-    assert (len(looks), seek.games_for_room) == (2, -20.0)
+    assert (len(looks), seek.replications_for_room) == (2, -20.0)
 
 
 def test_a_phase_without_any_cover_ends_the_search_only_if_each_way_needs_it(
@@ -165,7 +165,7 @@ def test_plans_of_groups_are_raced_while_they_cost_less(seek: PromiseSearch, mon
 def test_bounds_that_hardly_rise_are_given_some_patience(
     seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch, bounds: list[float], found: float
 ) -> None:
-    """Every allocation plays some groups and changes the next one; a cover may be unlikely only after several of them."""
+    """Every allocation settles some groups and changes the next one; a cover may be unlikely only after several of them."""
     left = list(bounds)
     groups = SimpleNamespace(most=np.array([100]), covers=lambda most, price: np.zeros(101))
     seek.groups, seek.price, seek.gap = cast("Any", [groups]), [np.ones(1)], 0.0

@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 
 from coralopt.allocation import ModelRoutes, Route
 from coralopt.planning.promise.capacities import PARTS, Groups, Place
-from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.oracle import PhaseOracle
 from coralopt.planning.promise.regions import RegionCosts
 from coralopt.types import Floats
 
@@ -26,12 +26,12 @@ MOST = 3
 
 def groups_of(most: list[list[int]]) -> Groups:
     """Groups of one to three instances of templates that hold so many parts."""
-    games = SimpleNamespace(
+    oracle = SimpleNamespace(
         target=0.99,
         templates=SimpleNamespace(throughput=np.full(len(most), 100.0)),
         too_slow=lambda: np.zeros(len(most), dtype=np.bool_),
     )
-    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.full(len(most), MOST))
+    groups = Groups.of(cast("PhaseOracle", oracle), float(PARTS), np.full(len(most), MOST))
     groups.most[:] = [most[t][k - 1] for t, k in zip(groups.template, groups.count, strict=True)]
     return groups
 

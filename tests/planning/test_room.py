@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coralopt.allocation import Allocation, AllocationProblem, SideConstraint
 from coralopt.planning.promise.capacities import Groups
-from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.oracle import PhaseOracle
 from coralopt.planning.promise.room import Room
 from coralopt.templates import TemplateLibrary
 
@@ -52,9 +52,9 @@ def problems(draw: st.DrawFn) -> tuple[AllocationProblem, TemplateLibrary, list[
     groups = []
     for p in range(PHASES):
         own = usage[p * TEMPLATES : (p + 1) * TEMPLATES]
-        games = SimpleNamespace(templates=SimpleNamespace(usage=own, throughput=np.full(TEMPLATES, 60.0)), target=None)
-        games.too_slow = lambda: np.zeros(TEMPLATES, dtype=np.bool_)
-        groups.append(Groups.of(cast("PhaseGames", games), 100.0, np.full(TEMPLATES, 3)))
+        oracle = SimpleNamespace(templates=SimpleNamespace(usage=own, throughput=np.full(TEMPLATES, 60.0)), target=None)
+        oracle.too_slow = lambda: np.zeros(TEMPLATES, dtype=np.bool_)
+        groups.append(Groups.of(cast("PhaseOracle", oracle), 100.0, np.full(TEMPLATES, 3)))
     phases = [range(TEMPLATES)] * PHASES
     library = SimpleNamespace(offsets=(0, TEMPLATES), phases=phases)
     return base, cast("TemplateLibrary", library), groups
@@ -114,9 +114,9 @@ def test_a_limit_of_all_regions_is_left_over_from_each() -> None:
         configuration_names=("a",),
         side_constraints=(SideConstraint("nodes", "most", "nodes", 3.0),),
     )
-    games = SimpleNamespace(templates=SimpleNamespace(usage=base.usage, throughput=np.full(1, 50.0)), target=None)
-    games.too_slow = lambda: np.zeros(1, dtype=np.bool_)
-    groups = [Groups.of(cast("PhaseGames", games), 100.0, np.array([4]))]
+    oracle = SimpleNamespace(templates=SimpleNamespace(usage=base.usage, throughput=np.full(1, 50.0)), target=None)
+    oracle.too_slow = lambda: np.zeros(1, dtype=np.bool_)
+    groups = [Groups.of(cast("PhaseOracle", oracle), 100.0, np.array([4]))]
     room = Room.of(base, cast("TemplateLibrary", SimpleNamespace(offsets=(0,), phases=[range(1)])), groups)
     assert room.fits_alone(0)[:, 0].tolist() == [True, True, True, False]
     left = room.without(0, [(0, 1)])

@@ -14,7 +14,7 @@ from coralopt.planning import (
     VerifiedPlanning,
     VerifiedSettings,
     plan_verified,
-    play_again,
+    simulate_again,
 )
 from coralopt.workload import Traffic, write_trace
 
@@ -47,13 +47,13 @@ def test_it_holds_when_looked_at_again(found: VerifiedPlanning, tmp_path: Path) 
     plan = Plan.load(tmp_path / "plan.json")
     assert plan == found.plan
     assert verify_plan(plan).ok
-    assert play_again(plan) == ()
+    assert simulate_again(plan) == ()
     assert plan.simulated is not None
     first, *rest = plan.simulated.phases
     prettier = plan.simulated.model_copy(update={"phases": (first.model_copy(update={"attainment": 1.0}), *rest)})
-    assert any("simulated again" in line for line in play_again(plan.model_copy(update={"simulated": prettier})))
+    assert any("simulated again" in line for line in simulate_again(plan.model_copy(update={"simulated": prettier})))
     other = plan.simulated.model_copy(update={"seed": 3})
-    assert any("not the requests" in line for line in play_again(plan.model_copy(update={"simulated": other})))
+    assert any("not the requests" in line for line in simulate_again(plan.model_copy(update={"simulated": other})))
 
 
 def test_a_failed_plan_is_never_called_verified() -> None:
@@ -62,7 +62,7 @@ def test_a_failed_plan_is_never_called_verified() -> None:
     assert not failed.verified
     assert failed.plan.simulated is not None
     assert not failed.plan.simulated.passed
-    assert any("fails its own simulation" in line for line in play_again(failed.plan))
+    assert any("fails its own simulation" in line for line in simulate_again(failed.plan))
 
 
 def test_a_pool_without_room_ends_the_search(tiny_plan: Plan) -> None:
@@ -83,17 +83,17 @@ def test_a_pool_without_room_ends_the_search(tiny_plan: Plan) -> None:
 
 
 def test_a_trace_file(tmp_path: Path) -> None:
-    """Played from a file; playing again needs the file, by whatever name."""
+    """Simulated from a file; playing again needs the file, by whatever name."""
     scenario = load_scenario("tiny")
     write_trace(TRAFFIC.requests(scenario), tmp_path / "t.csv")
     made = plan_verified(PlanRequest(scenario), Traffic("trace", tmp_path / "t.csv"), VerifiedSettings(0.3, rounds=2))
     assert made.verified
     with pytest.raises(OptionError, match=r"t\.csv"):
-        play_again(made.plan)
-    assert play_again(made.plan, tmp_path / "t.csv") == ()
+        simulate_again(made.plan)
+    assert simulate_again(made.plan, tmp_path / "t.csv") == ()
     head, *rows = (tmp_path / "t.csv").read_text().splitlines()
     (tmp_path / "falls.csv").write_text("\n".join([head, *reversed(rows)]) + "\n")
-    assert play_again(made.plan, tmp_path / "falls.csv") == ()  # sorted, the same requests
+    assert simulate_again(made.plan, tmp_path / "falls.csv") == ()  # sorted, the same requests
 
 
 @pytest.mark.parametrize("wrong", [{"target": 0.0}, {"target": 1.1}, {"over": "some"}, {"rounds": 0}])

@@ -22,7 +22,7 @@ from coralopt.plan import Plan
 from coralopt.plan.certificate import Certificate, CertifiedPhase
 from coralopt.plan.parts import PlannedFlow, PlannedMode, Simulated
 from coralopt.plan.verify import verify_plan
-from coralopt.planning.played import played_phases
+from coralopt.planning.simulated import simulated_phases
 from coralopt.report.drawing import Band, bands
 from coralopt.report.pages.files import ResultFiles, read_results
 from coralopt.report.pages.fleet import draw_fleet
@@ -360,7 +360,7 @@ def test_lists_that_contradict_their_plans_are_said(run_cli: RunCli, tiny_plan: 
 def test_a_plan_corrected_by_simulation_has_intervals(tiny_plan: Plan) -> None:
     """Of its own requests, not of all together; verification holds their sum and each share against the counts."""
     result = simulate(tiny_plan, Traffic(duration_s=60.0).requests(tiny_plan.resolved))
-    phases = played_phases(result, {row.key: row.attainment for row in result.outcomes})
+    phases = simulated_phases(result, {row.key: row.attainment for row in result.outcomes})
     mark = Simulated(
         kind="poisson",
         trace=None,

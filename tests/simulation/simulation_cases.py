@@ -66,7 +66,7 @@ class SimulationCase:
     prefix_hit: float = 0.0
     shares: tuple[tuple[int, ...], ...] = ()
 
-    def play(self, events_a_call: int = 2**62) -> Fleet:
+    def simulate(self, events_a_call: int = 2**62) -> Fleet:
         """The compiled engine, run to the end, handing control back after about so many events."""
         requests = requests_of(self.arrival_s, self.input_tokens, self.output_tokens, self.model, self.prefix_hit)
         requests["latest"] = self.arrival_s + self.slo_s
@@ -127,7 +127,7 @@ class SimulationCase:
                 zip(self.model, self.arrival_s, self.input_tokens, self.output_tokens, strict=True)
             )
         ]
-        played = Reference(
+        simulated = Reference(
             instances,
             requests,
             [(SlowWay("prefill", 1.0 - mixed), SlowWay("mixed", mixed)) for mixed in self.mixed],
@@ -137,9 +137,9 @@ class SimulationCase:
             int(np.random.SeedSequence(self.config.seed).generate_state(1, np.uint64)[0]),
         )
         if self.paths is not None:
-            played.paths = {place: float(rate) for place, rate in np.ndenumerate(self.paths)}
+            simulated.paths = {place: float(rate) for place, rate in np.ndenumerate(self.paths)}
         moments = sorted({*self.ready_s, *(d for d in self.drain_s if d < math.inf)})
-        played.play(
+        simulated.simulate(
             (
                 t,
                 [i for i, ready in zip(instances, self.ready_s, strict=True) if ready == t],
@@ -147,7 +147,7 @@ class SimulationCase:
             )
             for t in moments
         )
-        return played
+        return simulated
 
 
 def _node(owner: SlowInstance, record: Any) -> SlowNode:

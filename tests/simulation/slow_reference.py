@@ -202,7 +202,7 @@ class Reference:
         self.touched_instances: dict[SlowInstance, None] = {}
         self.touched_nodes: dict[SlowNode, None] = {}
 
-    def play(self, timeline: Iterable[tuple[float, list[SlowInstance], list[SlowInstance]]]) -> None:
+    def simulate(self, timeline: Iterable[tuple[float, list[SlowInstance], list[SlowInstance]]]) -> None:
         """Play everything to its end."""
         arrivals = deque(self.requests)
         due = deque(timeline)

@@ -13,9 +13,9 @@ from coralopt.simulation.state import DECODE, MIXED, PREFILL
 
 def test_deterministic_server() -> None:
     """D/D/1: no wait below capacity; above it the nth request waits n (service - gap)."""
-    state = case_of([instance_of(PREFILL)], np.arange(50) * 0.012).play().state
+    state = case_of([instance_of(PREFILL)], np.arange(50) * 0.012).simulate().state
     assert state.requests["first_token"] - state.requests["arrival"] == pytest.approx(np.full(50, 0.010))
-    state = case_of([instance_of(PREFILL)], np.arange(50) * 0.008).play().state
+    state = case_of([instance_of(PREFILL)], np.arange(50) * 0.008).simulate().state
     assert state.requests["first_token"] - state.requests["arrival"] == pytest.approx(0.010 + np.arange(50) * 0.002)
 
 
@@ -27,7 +27,7 @@ def test_whole_prompts_share_a_step_within_the_token_budget() -> None:
     for outputs, last_s in ((1, [0.010, 0.010, 0.020]), (2, [0.020, 0.020, 0.030])):
         blueprint = instance_of(MIXED, batch=2)
         blueprint.nodes["chunk"], blueprint.nodes["limit"] = 250, 3
-        state = case_of([blueprint], np.zeros(3), inputs=100, outputs=outputs).play().state
+        state = case_of([blueprint], np.zeros(3), inputs=100, outputs=outputs).simulate().state
         assert state.requests["first_token"] == pytest.approx([0.010, 0.010, 0.020])
         assert state.requests["finish"] == pytest.approx(last_s)
         assert state.nodes["prompt_tokens"][0] == 300
@@ -39,7 +39,7 @@ def test_decoding_sequences_come_out_of_the_token_budget() -> None:
     blueprint.nodes["chunk"], blueprint.nodes["limit"] = 10, 2
     case = case_of([blueprint], np.array([0.0, 0.005]), inputs=10, outputs=9)
     case.input_tokens[1] = 27
-    state = case.play().state
+    state = case.simulate().state
     assert state.requests["first_token"] == pytest.approx([0.010, 0.040])
 
 
@@ -49,7 +49,7 @@ def test_poisson_arrivals_at_one_server(noise: float) -> None:
     rng, n, load = np.random.default_rng(5), 200_000, 0.7
     arrival = np.cumsum(rng.exponential(0.010 / load, n))
     case = case_of([instance_of(PREFILL)], arrival, config=SimulationConfig(noise=noise))
-    state = case.play().state
+    state = case.simulate().state
     stay = (state.requests["first_token"] - state.requests["arrival"]).mean()
     expected = 0.010 + load * 0.010 * (1 + noise**2) / (2 * (1 - load))
     assert stay == pytest.approx(expected, rel=0.03)
@@ -59,7 +59,7 @@ def test_poisson_arrivals_at_one_server(noise: float) -> None:
 @pytest.mark.parametrize("stages", [1, 2, 5])
 def test_prefill_pipeline_runs_at_its_bottleneck(stages: int) -> None:
     """N prompts at once through S equal stages are done after (N + S - 1) stage times."""
-    state = case_of([instance_of(PREFILL, stages)], np.zeros(40)).play().state
+    state = case_of([instance_of(PREFILL, stages)], np.zeros(40)).simulate().state
     assert state.requests["first_token"].max() == pytest.approx((40 + stages - 1) * 0.010)
 
 
@@ -69,7 +69,7 @@ def test_decode_pipeline_keeps_a_micro_batch_a_stage_in_flight(stages: int) -> N
     batch, tokens = 6, 200
     prefill = instance_of(PREFILL, batch=1000)
     case = case_of([prefill, instance_of(DECODE, stages, batch)], np.zeros(stages * batch), outputs=tokens)
-    state = case.play().state
+    state = case.simulate().state
     first, last = state.requests["first_token"], state.requests["finish"]
     seconds = last.max() - first.max()
     assert (tokens - 1) * stages * batch / seconds == pytest.approx(batch / 0.010, rel=0.01)
@@ -81,7 +81,7 @@ def test_memory_admits_as_many_as_fit() -> None:
     decode = instance_of(DECODE, batch=100, capacity=3 * 60 + 59)
     # Without queues at the link all caches of a wave arrive at one moment.
     config = SimulationConfig(kv_latency_ms=0.0, kv_contention=False)
-    state = case_of([instance_of(PREFILL, batch=100), decode], np.zeros(10), outputs=50, config=config).play().state
+    state = case_of([instance_of(PREFILL, batch=100), decode], np.zeros(10), outputs=50, config=config).simulate().state
     assert state.nodes["peak"][1] == 180
     assert np.unique(np.round(state.requests["finish"], 6)) == pytest.approx(0.010 + np.arange(1, 5) * 0.490)
     assert (state.requests["blocked_decode"] > 0).sum() == 7
@@ -92,7 +92,7 @@ def test_transfers_queue_for_the_link() -> None:
     ends = [instance_of(PREFILL, batch=2, link=1000.0), instance_of(DECODE, batch=2)]
     for contention, second in ((True, 0.025), (False, 0.015)):
         config = SimulationConfig(kv_latency_ms=5.0, kv_contention=contention)
-        state = case_of(ends, np.zeros(2), outputs=3, config=config).play().state
+        state = case_of(ends, np.zeros(2), outputs=3, config=config).simulate().state
         assert state.requests["kv_arrived"] - state.requests["first_token"] == pytest.approx([0.015, second])
 
 
@@ -101,7 +101,7 @@ def test_weighted_round_robin_shares_by_weight() -> None:
     blueprint = instance_of(PREFILL, 3, batch=100)
     blueprint.nodes["stage"], blueprint.nodes["weight"] = 0, (1.0, 2.0, 5.0)
     blueprint = Blueprint(**{**blueprint.__dict__, "stage_sizes": (3,)})
-    state = case_of([blueprint], np.arange(800) * 0.02).play().state
+    state = case_of([blueprint], np.arange(800) * 0.02).simulate().state
     assert state.nodes["prompt_tokens"].tolist() == [1000, 2000, 5000]
 
 
@@ -111,10 +111,10 @@ def test_a_prompt_waits_for_the_step_that_was_chosen_before_it_came(ahead: bool,
     blueprint = instance_of(MIXED, batch=2)
     blueprint.nodes["chunk"], blueprint.nodes["limit"] = 100, 2
     case = case_of([blueprint], np.array([0.0, 0.025]), outputs=9, async_scheduling=ahead)
-    state = case.play().state
+    state = case.simulate().state
     assert state.requests["first_token"] == pytest.approx([0.010, first_token])
     # Alone it waits for nobody.
-    alone = case_of([blueprint], np.array([0.0, 0.5]), outputs=9, async_scheduling=ahead).play().state
+    alone = case_of([blueprint], np.array([0.0, 0.5]), outputs=9, async_scheduling=ahead).simulate().state
     assert alone.requests["first_token"] == pytest.approx([0.010, 0.510])
 
 
@@ -125,7 +125,7 @@ def test_a_pipeline_chooses_micro_batches_as_soon_as_there_is_a_place() -> None:
     for phase, outputs in ((MIXED, 9), (PREFILL, 1)):
         blueprint = instance_of(phase, 2, batch=4)
         blueprint.nodes["chunk"], blueprint.nodes["limit"] = 100, 8
-        state = case_of([blueprint], arrival, outputs=outputs).play().state
+        state = case_of([blueprint], arrival, outputs=outputs).simulate().state
         assert state.requests["first_token"] == pytest.approx(first_token)
         assert state.requests["finish"] == pytest.approx(np.array(first_token) + (outputs - 1) * 0.020)
 
@@ -134,7 +134,7 @@ def test_sequences_that_come_together_stay_in_one_micro_batch() -> None:
     """Six sequences and room for eight: one micro-batch, and the second of two stages waits for it; no fair shares."""
     config = SimulationConfig(kv_latency_ms=0.0, kv_contention=False)
     fleet = [instance_of(PREFILL, batch=6), instance_of(DECODE, 2, batch=8)]
-    state = case_of(fleet, np.zeros(6), outputs=5, config=config).play().state
+    state = case_of(fleet, np.zeros(6), outputs=5, config=config).simulate().state
     assert state.requests["finish"] == pytest.approx(np.full(6, 0.010 + 4 * 0.020))
     assert state.nodes["batches"].tolist() == [1, 4, 4]
 
@@ -144,7 +144,7 @@ def test_a_micro_batch_passes_through_a_pipeline_as_it_was_chosen() -> None:
     config = SimulationConfig(kv_latency_ms=0.0, kv_contention=False)
     decode = instance_of(DECODE, 2, batch=4)
     decode.nodes["batch"] = (4, 2)
-    state = case_of([instance_of(PREFILL, batch=4), decode], np.zeros(4), outputs=5, config=config).play().state
+    state = case_of([instance_of(PREFILL, batch=4), decode], np.zeros(4), outputs=5, config=config).simulate().state
     assert state.nodes["batches"].tolist() == [1, 4, 4]
 
 
@@ -154,7 +154,7 @@ def test_nodes_behind_several_take_all_that_wait() -> None:
     decode = instance_of(DECODE, 3, batch=6)
     decode.nodes["stage"] = (0, 0, 1)
     decode = Blueprint(**{**decode.__dict__, "stage_sizes": (2, 1)})
-    state = case_of([instance_of(PREFILL, batch=6), decode], np.zeros(6), outputs=5, config=config).play().state
+    state = case_of([instance_of(PREFILL, batch=6), decode], np.zeros(6), outputs=5, config=config).simulate().state
     first, second, behind = state.nodes["batches"][1:]
     assert first == second
     assert state.nodes["decode_tokens"][1:].tolist() == [12, 12, 24]

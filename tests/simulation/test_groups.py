@@ -1,4 +1,4 @@
-"""Groups of instances played by themselves: the same requests fare as in a whole simulation."""
+"""Groups of instances simulated by themselves: the same requests fare as in a whole simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coralopt import CoraloptError, Plan
-from coralopt.simulation import GroupPlayer, SimulationConfig, simulate
+from coralopt.simulation import GroupSimulator, SimulationConfig, simulate
 from coralopt.simulation.groups import GroupOutcome, QuickestDecoding
 from coralopt.simulation.possible import quickest_steps_ms
 from coralopt.workload import Trace, poisson_for_scenario
@@ -29,7 +29,7 @@ def test_a_whole_model_fares_as_in_a_simulation(tiny_plan: Plan) -> None:
     """Prefill and decode instances together: times to first token and per output token are the simulator's."""
     trace = _requests(tiny_plan)
     mine = [instance for instance in tiny_plan.instances if instance.model == MODEL]
-    outcome = GroupPlayer(tiny_plan.resolved).play(mine, trace)
+    outcome = GroupSimulator(tiny_plan.resolved).simulate(mine, trace)
     whole = simulate(tiny_plan, trace)
     # Stage times are sampled up to another longest request.
     assert np.allclose(outcome.ttft_ms, whole.requests["ttft_ms"], rtol=2e-3)
@@ -40,7 +40,7 @@ def test_prefill_alone_ends_with_the_first_token(tiny_plan: Plan) -> None:
     """What comes after it costs nothing: as in a simulation of answers of one token."""
     trace = _requests(tiny_plan)
     instance = next(item for item in tiny_plan.instances if item.key == f"{MODEL}/prefill")
-    outcome = GroupPlayer(tiny_plan.resolved).play([instance], trace)
+    outcome = GroupSimulator(tiny_plan.resolved).simulate([instance], trace)
     short = dataclasses.replace(trace, output_tokens=np.ones_like(trace.output_tokens))
     whole = simulate(tiny_plan, short)
     assert np.allclose(outcome.ttft_ms, whole.requests["ttft_ms"], rtol=2e-3)
@@ -55,7 +55,7 @@ def test_decode_alone_starts_with_a_cache(tiny_plan: Plan) -> None:
     trace = dataclasses.replace(trace, arrival_s=trace.arrival_s * 20)
     free = SimulationConfig(kv_gb_s=1e6, kv_latency_ms=0.0)
     instance = next(item for item in tiny_plan.instances if item.key == f"{MODEL}/decode")
-    outcome = GroupPlayer(tiny_plan.resolved, config=free).play([instance], trace)
+    outcome = GroupSimulator(tiny_plan.resolved, config=free).simulate([instance], trace)
     whole = simulate(tiny_plan, trace, config=free).requests
     several = trace.output_tokens > 1
     assert np.isnan(outcome.tpot_ms[~several]).all()
@@ -64,14 +64,14 @@ def test_decode_alone_starts_with_a_cache(tiny_plan: Plan) -> None:
 
 
 def test_more_instances_serve_more(tiny_plan: Plan) -> None:
-    """Two equal instances meet the SLO for at least as many as one; the player may be used again and again."""
+    """Two equal instances meet the SLO for at least as many as one; the simulator may be used again and again."""
     trace = _requests(tiny_plan)
     trace = dataclasses.replace(trace, arrival_s=trace.arrival_s / 2)
     instance = next(item for item in tiny_plan.instances if item.key == f"{MODEL}/prefill")
-    player = GroupPlayer(tiny_plan.resolved)
-    one = player.play([instance.model_copy(update={"count": 1})], trace)
-    two = player.play([instance.model_copy(update={"count": 2})], trace)
-    again = player.play([instance.model_copy(update={"count": 1})], trace)
+    simulator = GroupSimulator(tiny_plan.resolved)
+    one = simulator.simulate([instance.model_copy(update={"count": 1})], trace)
+    two = simulator.simulate([instance.model_copy(update={"count": 2})], trace)
+    again = simulator.simulate([instance.model_copy(update={"count": 1})], trace)
     assert two.attainment > one.attainment
     assert one.ttft_ms.tobytes() == again.ttft_ms.tobytes()
 
@@ -80,9 +80,9 @@ def test_a_group_says_what_it_cannot_play(tiny_plan: Plan) -> None:
     """Several models, or requests beyond the sampled stage times."""
     trace = _requests(tiny_plan, 5.0)
     with pytest.raises(CoraloptError, match="instances of one model"):
-        GroupPlayer(tiny_plan.resolved).play(tiny_plan.instances, trace)
+        GroupSimulator(tiny_plan.resolved).simulate(tiny_plan.instances, trace)
     with pytest.raises(CoraloptError, match="reaches 10"):
-        GroupPlayer(tiny_plan.resolved, longest=10).play(tiny_plan.instances[:1], trace)
+        GroupSimulator(tiny_plan.resolved, longest=10).simulate(tiny_plan.instances[:1], trace)
 
 
 def test_shares_of_a_group_by_hand() -> None:
@@ -100,7 +100,7 @@ def test_prefill_that_sends_caches_by_hand(tiny_plan: Plan) -> None:
     instance = next(item for item in tiny_plan.instances if item.key == f"{MODEL}/prefill")
     model = next(phase.model for phase in resolved.model_phases if phase.key == instance.key)
     one = Trace(np.array([0.0]), np.array([1000]), np.array([11]), np.array([0]), (MODEL,))
-    outcome = GroupPlayer(resolved).play([instance], one, decoding=QuickestDecoding(np.array([5.0])))
+    outcome = GroupSimulator(resolved).simulate([instance], one, decoding=QuickestDecoding(np.array([5.0])))
     hosts = {host.name: host for host in resolved.configurations}
     slowest_s = 0.0
     for stage in instance.stages:
@@ -110,7 +110,7 @@ def test_prefill_that_sends_caches_by_hand(tiny_plan: Plan) -> None:
             slowest_s = max(slowest_s, sent / (hosts[node.configuration].network_gb_s * 1e9))
     latency_ms = SimulationConfig().kv_latency_ms
     assert outcome.tpot_ms[0] == pytest.approx((1e3 * slowest_s + latency_ms) / 10 + 5.0, rel=1e-6)
-    alone = GroupPlayer(resolved).play([instance], one)
+    alone = GroupSimulator(resolved).simulate([instance], one)
     assert outcome.ttft_ms[0] == alone.ttft_ms[0]
 
 
@@ -121,14 +121,14 @@ def test_no_decode_instances_do_better_than_the_best(tiny_plan: Plan) -> None:
     prefill = [instance for instance in mine if instance.phase == "prefill"]
     phase = next(phase for phase in tiny_plan.resolved.model_phases if phase.key == f"{MODEL}/prefill")
     decoding = QuickestDecoding(quickest_steps_ms(tiny_plan.resolved, phase, trace))
-    player = GroupPlayer(tiny_plan.resolved)
-    best, together = player.play(prefill, trace, decoding=decoding), player.play(mine, trace)
+    simulator = GroupSimulator(tiny_plan.resolved)
+    best, together = simulator.simulate(prefill, trace, decoding=decoding), simulator.simulate(mine, trace)
     assert best.ttft_ms == pytest.approx(together.ttft_ms)
     several = trace.output_tokens > 1
     assert (best.tpot_ms[several] <= together.tpot_ms[several] * (1 + 1e-3)).all()
     assert best.met_tpot.mean() >= together.met_tpot.mean()
     # A run that ends early counts at least as many misses.
-    early = player.play(prefill, trace, most_missed=0.01, decoding=decoding)
+    early = simulator.simulate(prefill, trace, most_missed=0.01, decoding=decoding)
     assert early.missed >= min(best.missed, 0.01)
 
 

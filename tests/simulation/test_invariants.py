@@ -15,7 +15,7 @@ from coralopt.simulation.state import DECODE, FINISHED, GONE, PHASES, PREFILL
 @given(case=simulation_cases())
 def test_time_never_runs_back(case: SimulationCase) -> None:
     """Every request passes its milestones in order, and nothing is taken in before it arrived."""
-    requests = case.play().state.requests
+    requests = case.simulate().state.requests
     order = ("arrival", "prefill_admitted", "first_token", "decode_admitted", "kv_arrived", "decode_start", "finish")
     for request in requests:
         times = [float(request[name]) for name in order]
@@ -27,7 +27,7 @@ def test_time_never_runs_back(case: SimulationCase) -> None:
 @given(case=simulation_cases(all_serve=True))
 def test_no_token_is_lost_or_made(case: SimulationCase) -> None:
     """Every stage of an instance does each prompt token and each decode step of its requests exactly once."""
-    state = case.play().state
+    state = case.simulate().state
     requests = state.requests
     done = requests["status"] == FINISHED
     assert (requests["prefilled"][done] == requests["target"][done]).all()
@@ -59,7 +59,7 @@ def test_no_token_is_lost_or_made(case: SimulationCase) -> None:
 @given(case=simulation_cases())
 def test_memory_is_never_overdrawn_and_all_given_back(case: SimulationCase) -> None:
     """KV memory stays within the node; once every request has left none is held."""
-    state = case.play().state
+    state = case.simulate().state
     assert (state.nodes["peak"] <= state.nodes["capacity"]).all()
     assert (state.nodes["used"] >= 0).all()
     # Requests that found no decode instance hold their prompt's memory for ever.
@@ -74,7 +74,7 @@ def test_memory_is_never_overdrawn_and_all_given_back(case: SimulationCase) -> N
 @given(case=simulation_cases())
 def test_drained_instances_end_empty_and_take_nothing_new(case: SimulationCase) -> None:
     """Connection draining: what is inside is finished, and nothing is routed there any more."""
-    state = case.play().state
+    state = case.simulate().state
     waits_for_decode = np.isfinite(state.requests["first_token"]) & (state.requests["status"] == 0)
     for i, drain in enumerate(case.drain_s):
         if drain == math.inf:
@@ -91,7 +91,7 @@ def test_drained_instances_end_empty_and_take_nothing_new(case: SimulationCase) 
 @given(case=simulation_cases())
 def test_same_seed_same_bytes(case: SimulationCase) -> None:
     """Two runs of one case are identical to the last bit."""
-    first, second = case.play().state, case.play().state
+    first, second = case.simulate().state, case.simulate().state
     for name in ("requests", "nodes", "instances", "routes"):
         assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
 
@@ -100,7 +100,7 @@ def test_same_seed_same_bytes(case: SimulationCase) -> None:
 @given(case=simulation_cases(all_serve=True))
 def test_littles_law(case: SimulationCase) -> None:
     """The integral of the number inside an instance is the sum of the stays, counted here request by request."""
-    state = case.play().state
+    state = case.simulate().state
     requests = state.requests
     for i, instance in enumerate(state.instances):
         if instance["phase"] == PREFILL:

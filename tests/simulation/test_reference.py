@@ -18,7 +18,7 @@ def _same(first: float, second: float) -> bool:
 
 
 def _assert_engine_equals_reference(case: SimulationCase) -> None:
-    state = case.play().state
+    state = case.simulate().state
     slow = case.reference()
     for record, request in zip(state.requests, slow.requests, strict=True):
         assert record["status"] == STATUS[request.status]
@@ -55,6 +55,6 @@ def test_engine_equals_reference_where_memory_is_short(case: SimulationCase) -> 
 @given(case=simulation_cases(most_requests=25))
 def test_pauses_change_nothing(case: SimulationCase) -> None:
     """The engine hands control back now and then, for progress and Ctrl-C; when it does must not matter."""
-    whole, paused = case.play(), case.play(events_a_call=3)
+    whole, paused = case.simulate(), case.simulate(events_a_call=3)
     assert whole.state.requests.tobytes() == paused.state.requests.tobytes()
     assert whole.state.nodes.tobytes() == paused.state.nodes.tobytes()

@@ -68,7 +68,7 @@ def test_router_and_simulator_choose_alike(routing: Routing, phase: str) -> None
     case = case_of(
         instances, np.cumsum(rng.exponential(0.040, 600)), lengths, outputs, times=BY_LENGTH, routing=routing
     )
-    requests = case.play().state.requests
+    requests = case.simulate().state.requests
     ends = requests["first_token" if phase == "prefill" else "finish"]
     picks = asyncio.run(_picks(case, phase, requests["first_token"].tolist(), ends.tolist()))
     assert picks == requests["prefill_instance"].tolist()

@@ -39,7 +39,7 @@ def test_a_long_prompt_is_avoided_by_least_work(routing: str, instances: list[in
     case = case_of(
         [instance_of(PREFILL)] * 2, np.arange(4) * 0.001, np.array([100, 10, 10, 10]), times=BY_LENGTH, routing=routing
     )
-    assert case.play().state.requests["prefill_instance"].tolist() == instances
+    assert case.simulate().state.requests["prefill_instance"].tolist() == instances
 
 
 def test_least_work_counts_planned_rates() -> None:
@@ -47,7 +47,7 @@ def test_least_work_counts_planned_rates() -> None:
     slow, fast = instance_of(PREFILL), replace(instance_of(PREFILL), weight=3.0)
     case = case_of([slow, fast], np.zeros(4), routing="least-work")
     # Rates with the prompt: 10 against 10/3, 20/3, 10 (a tie goes to the first), then 20/1 against 30/3.
-    assert case.play().state.requests["prefill_instance"].tolist() == [1, 1, 0, 1]
+    assert case.simulate().state.requests["prefill_instance"].tolist() == [1, 1, 0, 1]
 
 
 def test_least_work_counts_caches_and_answers_where_answers_are_made() -> None:
@@ -58,20 +58,22 @@ def test_least_work_counts_caches_and_answers_where_answers_are_made() -> None:
     case = case_of([instance_of(MIXED, batch=9)] * 2, np.zeros(4), np.array([100, 1, 1, 1]), routing="least-work")
     for blueprint in case.blueprints:
         blueprint.nodes["chunk"] = 2048
-    assert case.play().state.requests["prefill_instance"].tolist() == [0, 1, 1, 0]
+    assert case.simulate().state.requests["prefill_instance"].tolist() == [0, 1, 1, 0]
 
 
 def test_two_choices_are_drawn_by_planned_rate() -> None:
     """Of two instances both are drawn, so the choice is that of least work but for ties; rates decide who is drawn."""
     arrival, lengths = _heavy(1, 0.7, 2)
     both = [
-        case_of([instance_of(PREFILL)] * 2, arrival, lengths, times=BY_LENGTH, routing=routing).play().state.requests
+        case_of([instance_of(PREFILL)] * 2, arrival, lengths, times=BY_LENGTH, routing=routing)
+        .simulate()
+        .state.requests
         for routing in ("least-work", "power-of-two")
     ]
     waits = [(requests["first_token"] - requests["arrival"]).mean() for requests in both]
     assert waits[0] == pytest.approx(waits[1], rel=0.01)
     rates = [replace(instance_of(PREFILL, batch=10**6), weight=weight) for weight in (1.0, 1.0, 98.0)]
-    idle = case_of(rates, np.arange(5000) * 1.0, routing="power-of-two").play().state.requests
+    idle = case_of(rates, np.arange(5000) * 1.0, routing="power-of-two").simulate().state.requests
     share = np.bincount(idle["prefill_instance"], minlength=3) / 5000
     # An idle instance of 98 times the rate wins whenever it is drawn: always but for 1 in 5,000.
     assert share[2] > 0.99
@@ -84,7 +86,7 @@ def test_queue_aware_routing_waits_less(instances: int) -> None:
     waits = []
     for routing in ("weighted-round-robin", "power-of-two", "least-work"):
         case = case_of([instance_of(PREFILL)] * instances, arrival, lengths, times=BY_LENGTH, routing=routing)
-        requests = case.play().state.requests
+        requests = case.simulate().state.requests
         waits.append((requests["first_token"] - requests["arrival"] - lengths / 1e3).mean())
     assert waits[0] > 1.5 * waits[1]
     assert waits[1] > (0.99 if instances == 2 else 1.2) * waits[2]
@@ -105,7 +107,7 @@ def test_which_prompt_is_next(order: str, slo_s: float, first_tokens: list[float
     blueprint = instance_of(PREFILL)
     blueprint.nodes["limit"] = 1
     case = case_of([blueprint], np.array([0.0, 0.001, 0.002]), np.array([50, 100, 10]), times=BY_LENGTH, order=order)
-    requests = replace(case, slo_s=slo_s).play().state.requests
+    requests = replace(case, slo_s=slo_s).simulate().state.requests
     assert requests["first_token"] == pytest.approx(first_tokens)
 
 
@@ -117,7 +119,7 @@ def test_an_order_changes_who_waits_not_how_much_is_done() -> None:
         blueprint = instance_of(PREFILL)
         blueprint.nodes["limit"] = 1
         case = replace(case_of([blueprint], arrival, lengths, times=BY_LENGTH, order=order), slo_s=0.2)
-        state = case.play().state
+        state = case.simulate().state
         met[order] = (state.requests["first_token"] - arrival <= 0.2).mean()
         ends.append((state.requests["first_token"].max(), state.nodes["busy_s"][0]))
     assert np.allclose(ends, ends[0], rtol=1e-9)
@@ -136,7 +138,7 @@ def test_memory_that_runs_out(admission: str, finish: list[float]) -> None:
     """
     blueprint = instance_of(MIXED, batch=2, capacity=48)
     blueprint.nodes["chunk"] = 250
-    state = case_of([blueprint], np.zeros(2), outputs=30, admission=admission).play().state
+    state = case_of([blueprint], np.zeros(2), outputs=30, admission=admission).simulate().state
     assert state.requests["finish"] == pytest.approx(finish)
     assert state.requests["preempted"].tolist() == [0, int(admission == "preempt")]
     assert state.nodes["prompt_tokens"][0] == (20 if admission == "reserve" else 36)
@@ -151,7 +153,7 @@ def test_a_decode_instance_computes_again_what_it_preempted() -> None:
     decode.nodes["chunk"] = 250
     config = SimulationConfig(kv_latency_ms=0.0, kv_contention=False)
     ends = [instance_of(PREFILL, batch=2), decode]
-    state = case_of(ends, np.zeros(2), outputs=30, config=config, admission="preempt").play().state
+    state = case_of(ends, np.zeros(2), outputs=30, config=config, admission="preempt").simulate().state
     assert state.requests["finish"] == pytest.approx([0.300, 0.540])
     assert state.nodes["prompt_tokens"].tolist() == [20, 16]
     assert state.nodes["peak"][1] <= 48
@@ -163,7 +165,7 @@ def test_a_step_of_prompts_has_so_many_tokens(tokens: int, first_tokens: list[fl
     blueprint = instance_of(PREFILL, batch=3)
     blueprint.nodes["chunk"] = tokens
     case = case_of([blueprint], np.zeros(3), np.array([50, 30, 20]), times=BY_LENGTH)
-    requests = case.play().state.requests
+    requests = case.simulate().state.requests
     assert requests["first_token"] == pytest.approx(first_tokens)
     assert [r.times["first_token"] for r in case.reference().requests] == requests["first_token"].tolist()
 
@@ -225,7 +227,7 @@ def test_all_of_a_first_node_are_preempted_by_another() -> None:
     nodes["stage"], nodes["capacity"], nodes["chunk"] = [0, 0, 1], [10**9, 10**9, 32], 250
     blueprint = replace(blueprint, stage_sizes=(2, 1), configurations=("c",) * 3, labels=("n",) * 3)
     case = case_of([blueprint], np.zeros(2), np.array([14, 10]), 10, admission="preempt")
-    requests = case.play().state.requests
+    requests = case.simulate().state.requests
     assert requests["preempted"].tolist() == [0, 1]
     assert requests["finish"] == pytest.approx([0.200, 0.360])
     assert [request.times.get("finish") for request in case.reference().requests] == requests["finish"].tolist()
@@ -237,7 +239,7 @@ def test_growing_caches_let_more_sequences_in() -> None:
     for admission in ADMISSIONS:
         blueprint = instance_of(MIXED, batch=20, capacity=320)
         blueprint.nodes["chunk"], blueprint.nodes["limit"] = 250, 20
-        state = case_of([blueprint], np.zeros(20), outputs=90, admission=admission).play().state
+        state = case_of([blueprint], np.zeros(20), outputs=90, admission=admission).simulate().state
         assert (state.requests["generated"] == 90).all()
         assert state.nodes["peak"][0] <= 320
         ends[admission] = state.requests["finish"].mean()
@@ -251,7 +253,7 @@ def test_every_request_ends_under_every_rule(case: SimulationCase) -> None:
     refused = set()
     for routing, order, admission in product(ROUTINGS[:2], ORDERS, ADMISSIONS):
         serving = replace(case.serving, routing=routing, order=order, admission=admission)  # type: ignore[arg-type]
-        state = replace(case, serving=serving).play().state
+        state = replace(case, serving=serving).simulate().state
         assert np.isin(state.requests["status"], (FINISHED, REJECTED)).all()
         assert (state.nodes["peak"] <= state.nodes["capacity"]).all()
         assert not state.nodes["used"].any()

@@ -135,15 +135,15 @@ def test_a_plan_states_and_verifies_its_share(plan: Plan) -> None:
     assert "affinity" not in router_document(lower(bare, VllmEngine()))
 
 
-def test_played_requests_find_their_share(plan: Plan) -> None:
+def test_simulated_requests_find_their_share(plan: Plan) -> None:
     """The same requests on the same instances: first tokens come sooner by what need not be computed."""
     trace = poisson_for_scenario(plan.resolved, rate=0.05, duration_s=200.0, seed=3)
-    played = simulate(plan, trace)
+    simulated = simulate(plan, trace)
     document = copy.deepcopy(plan.scenario)
     for entry in document["models"].values():
         del entry["demand"]["prefix_hit"]
     bare = simulate(plan.model_copy(update={"scenario": document}), trace)
-    sooner, later = played.requests["ttft_ms"], bare.requests["ttft_ms"]
+    sooner, later = simulated.requests["ttft_ms"], bare.requests["ttft_ms"]
     assert (sooner < later).mean() > 0.9
     assert 0.4 < (sooner / later).mean() < 0.95
 

@@ -1,4 +1,4 @@
-"""A trace that exists is a trace that can be played."""
+"""A trace that exists is a trace that can be simulated."""
 
 from __future__ import annotations
 

@@ -105,5 +105,5 @@ def _trusted(plan: Plan) -> tuple[str, ...]:
     if plan.simulated is not None:
         said.append("simulated.rounds")
     if plan.certificate is not None:
-        said.append("certificate: shares of requests by window; --prove plays them again")
+        said.append("certificate: shares of requests by window; --prove simulates them again")
     return (*said, "requested_gap: what was asked for")

@@ -1,4 +1,4 @@
-"""Checks of what a plan says about its simulation, as far as they need no requests; playing them again shows the rest."""
+"""Checks of what a plan says about its simulation, as far as they need no requests; simulating them again shows the rest."""
 
 from __future__ import annotations
 

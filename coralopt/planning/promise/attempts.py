@@ -1,7 +1,7 @@
 """The cheapest plan that its certificate confirms: models that it does not confirm get other instances.
 
-Each attempt is a search of its own, to which the instances refused so far are no designs; what earlier searches played is
-remembered. Its certificate plays windows that no search and no attempt before it had.
+Each attempt is a search of its own, to which the instances refused so far are no designs; what earlier searches simulated is
+remembered. Its certificate simulates windows that no search and no attempt before it had.
 """
 
 from __future__ import annotations

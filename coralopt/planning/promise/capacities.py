@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.oracle import PhaseOracle
 from coralopt.types import Bools, Floats, Ints, Progress
 
 #: Model phase and group there.
@@ -23,13 +23,13 @@ Place = tuple[int, int]
 PARTS = 100
 #: A group has at most so many times the instances that its tables ask for, and a few more.
 MOST_SPARE, MORE = 2.5, 1
-#: Times the demand that groups have room for which are played first.
+#: Times the demand that groups have room for which are simulated first.
 ROOMY = 2.0
-#: Games to settle what one group holds.
+#: Replications to settle what one group holds.
 HALVES = 6
-#: Games about one phase after which the search for its cheapest cover ends, with a bound all the same.
-MOST_GAMES = 300
-#: Every other game is for a cover at this share of the way from the bound to the cheapest one, and after a failure farther.
+#: Replications about one phase after which the search for its cheapest cover ends, with a bound all the same.
+MOST_REPLICATIONS = 300
+#: Every other replication is for a cover at this share of the way from the bound to the cheapest; after a failure farther.
 HALFWAY, FARTHER = 0.5, 0.15
 #: Covers whose prices differ by a smaller share cost the same.
 PRICE_TOLERANCE = 1e-9
@@ -40,19 +40,19 @@ class Groups:
     """Groups of one model phase as columns.
 
     Attributes:
-        games: Who finds out.
+        replications: Who finds out.
         unit_tokens: Tokens/s of one part of the demand; a few bits are left free, so that sums of parts are exact.
         template: int64 (J,), row of the phase's templates.
         count: int64 (J,), instances.
         most: int64 (J,), parts of the demand that the group holds at most.
         least: int64 (J,), parts that it was seen to hold.
-        unclear: int64 (J,), least parts of which games did not tell; beyond ``most`` where there are none.
-        doubtful: int64 (J,), most parts of which games did not tell; 0 where there are none.
+        unclear: int64 (J,), least parts of which replications did not tell; beyond ``most`` where there are none.
+        doubtful: int64 (J,), most parts of which replications did not tell; 0 where there are none.
         allowed: int64 (J,), parts that tables and idle times allow.
-        tried: int64 (J,), most parts of which many games did not tell; 0 where there are none.
+        tried: int64 (J,), most parts of which many replications did not tell; 0 where there are none.
     """
 
-    games: PhaseGames
+    oracle: PhaseOracle
     unit_tokens: float
     template: Ints
     count: Ints
@@ -64,11 +64,11 @@ class Groups:
     tried: Ints
 
     @staticmethod
-    def of(games: PhaseGames, demand_tokens_s: float, most_instances: Ints, replicas: int = 0) -> Groups:
+    def of(oracle: PhaseOracle, demand_tokens_s: float, most_instances: Ints, replicas: int = 0) -> Groups:
         """All groups of a phase, with what its throughput tables allow; of a phase for mean requests they hold just that.
 
         Args:
-            games: The phase.
+            replications: The phase.
             demand_tokens_s: Tokens/s that it must serve.
             most_instances: int64 (T,), instances of each template that the pool has room for.
             replicas: Least instances of each group, so that every cover has as many; any where no group has.
@@ -76,8 +76,8 @@ class Groups:
         unit = _with_free_bits(demand_tokens_s / PARTS)
         if unit == 0:
             none = np.zeros(0, dtype=np.int64)
-            return Groups(games, unit, *[none] * 8)
-        each = np.where(games.too_slow(), 0.0, games.templates.throughput) / unit
+            return Groups(oracle, unit, *[none] * 8)
+        each = np.where(oracle.too_slow(), 0.0, oracle.templates.throughput) / unit
         wanted = np.ceil(np.divide(MOST_SPARE * PARTS, each, out=np.zeros_like(each), where=each > 0))
         wanted = np.maximum(wanted.astype(np.int64) + MORE, replicas)
         counts = np.where(each > 0, np.minimum(wanted, most_instances), 0)
@@ -88,10 +88,10 @@ class Groups:
         if (some & (count >= replicas)).any():
             some &= count >= replicas
         template, count, most = template[some], count[some], most[some]
-        least = np.zeros_like(most) if games.target is not None else most
+        least = np.zeros_like(most) if oracle.target is not None else most
         unclear, doubtful = np.full_like(most, PARTS + 1), np.zeros_like(most)
         none, allowed = np.zeros_like(most), most.copy()
-        return Groups(games, unit, template, count, most, least.copy(), unclear, doubtful, allowed, none)
+        return Groups(oracle, unit, template, count, most, least.copy(), unclear, doubtful, allowed, none)
 
     def covers(self, capacity: Ints, price: Floats) -> Floats:
         """float64 (PARTS + 1,): least price of groups that hold so many parts, any as often as wanted; inf for never.
@@ -113,7 +113,7 @@ class Groups:
         return least
 
     def settle(self, j: int) -> None:
-        """Play group j at the most that it may hold, and where it does not, at half of it and so on for a while."""
+        """Simulate group j at the most that it may hold, and where it does not, at half of it and so on for a while."""
         low, high = int(self.least[j]), int(min(self.most[j], self.unclear[j] - 1))
         parts = high
         for _ in range(HALVES):
@@ -132,9 +132,9 @@ class Groups:
             self.find_out(j, int(self.most[j]))
 
     def find_out(self, j: int, parts: int, many: bool = False) -> None:
-        """Play group j at a share of the demand, and note what follows; in many games where few did not tell."""
-        rate = parts * self.games.rate(self.unit_tokens)
-        verdict = self.games.verdict(int(self.template[j]), int(self.count[j]), rate, many)
+        """Simulate group j at a share of the demand, and note what follows; in many replications where few did not tell."""
+        rate = parts * self.oracle.rate(self.unit_tokens)
+        verdict = self.oracle.verdict(int(self.template[j]), int(self.count[j]), rate, many)
         # Groups are ordered by template and count.
         start, end = np.searchsorted(self.template, [self.template[j], self.template[j] + 1])
         if verdict == "holds":
@@ -161,12 +161,12 @@ class Groups:
     def of_rows(self, rows: Ints) -> Groups:
         """Some of the groups, as they are now."""
         arrays = (getattr(self, item.name)[rows] for item in fields(self)[2:])
-        return Groups(self.games, self.unit_tokens, *arrays)
+        return Groups(self.oracle, self.unit_tokens, *arrays)
 
     @cached_property
     def roomy(self) -> Bools:
         """bool (J,): groups whose tables allow :data:`ROOMY` times all traffic."""
-        tokens = self.games.templates.throughput[self.template] * self.count
+        tokens = self.oracle.templates.throughput[self.template] * self.count
         return np.asarray(tokens >= ROOMY * PARTS * self.unit_tokens)
 
     @property
@@ -217,7 +217,7 @@ def tighten(
     slack: float,
     progress: Progress | None = None,
     allowance: float | None = None,
-    games: float = MOST_GAMES,
+    replications: float = MOST_REPLICATIONS,
     in_vain: float = math.inf,
 ) -> tuple[float, float]:
     """Find out what decides the cheapest cover of one phase.
@@ -226,17 +226,17 @@ def tighten(
         groups: The groups; what is found out is noted there.
         price: float64 (J,), USD/h.
         slack: The search ends when the cover at ``least`` costs at most this share above that at ``most``.
-        progress: Told how many games were played.
+        progress: Told how many replications were simulated.
         allowance: Instead, find out whether groups hold the least share at which they could be in a cover that costs at
             most so much more than the cheapest, USD/h.
-        games: The search ends after so many, once there is a cover.
+        replications: The search ends after so many, once there is a cover.
         in_vain: It ends after so many without any.
 
     Returns:
         (least price at ``most``, least price at ``least``), USD/h: nothing in the family is cheaper than the first, and the
         second is a cover.
     """
-    turn, way, before = -1, HALFWAY, groups.games.played
+    turn, way, before = -1, HALFWAY, groups.oracle.replications
     # Groups that may be in the cover sought; as it gets cheaper, they become few.
     rows = np.flatnonzero(np.isfinite(price))
     while True:
@@ -248,11 +248,11 @@ def tighten(
         if (
             low >= ceiling
             or math.isinf(low)
-            or groups.games.played - before >= (in_vain if math.isinf(high) else games)
+            or groups.oracle.replications - before >= (in_vain if math.isinf(high) else replications)
         ):
             return low, high
         if progress is not None:
-            progress(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
+            progress(f"capacities of {groups.oracle.phase.key}", groups.oracle.replications, 0)
         if allowance is None and turn % 2 and math.isfinite(high):
             likely = _likely(groups, rows, _first(cost, near, low + way * (high - low)))
             if likely is not None:
@@ -264,7 +264,7 @@ def tighten(
         first = _first(bound, near, ceiling)
         rest = groups.of_rows(rows)
         if allowance is None or math.isinf(high):
-            # Where games do not tell of a share that would do, telling of larger ones changes nothing.
+            # Where replications do not tell of a share that would do, telling of larger ones changes nothing.
             decided = rest.known | (rest.held & (first <= rest.doubtful))
         else:
             # A group beside which the rest alone is a cheap cover may be one in its place: all that it may hold is of use.
@@ -272,7 +272,7 @@ def tighten(
             decided = rest.held | (rest.least >= first)
         open_ = (with_group < ceiling) & ~decided
         if not open_.any():
-            # The bound may hang on shares of which few games did not tell.
+            # The bound may hang on shares of which few replications did not tell.
             parts = np.maximum(first, rest.least + 1)
             doubts = (with_group < ceiling) & (parts <= rest.doubtful) & (parts > rest.tried)
             if allowance is not None or math.isinf(high) or not doubts.any():
@@ -282,7 +282,7 @@ def tighten(
             continue
         roomy = open_ & groups.roomy[rows] & (most == PARTS)
         if math.isinf(high) and roomy.any():
-            # Any cover makes one game of most others enough; a group with much room is likely one.
+            # Any cover makes one replication of most others enough; a group with much room is likely one.
             open_ = roomy
         k = int(np.argmin(np.where(open_, with_group, np.inf)))
         at_most = math.isinf(high) or (allowance is not None and first[k] == 1)
@@ -301,13 +301,13 @@ def _likely(groups: Groups, rows: Ints, first: Ints) -> tuple[int, int] | None:
     open_ = (first <= groups.most[rows]) & (first > groups.least[rows]) & (first < groups.unclear[rows])
     if not open_.any():
         return None
-    throughput = groups.games.templates.throughput[groups.template[rows]]
+    throughput = groups.oracle.templates.throughput[groups.template[rows]]
     k = int(np.argmax(np.where(open_, throughput * groups.count[rows] / first, 0.0)))
     return int(rows[k]), int(first[k])
 
 
 def _parts(groups: Groups, j: int, first: int, at_most: bool) -> int:
-    """The share to play group j at: the smallest at which a cheap cover could use it, until that holds; then halves.
+    """The share to simulate group j at: the smallest at which a cheap cover could use it, until that holds; then halves.
 
     Or else all that it may hold, then halves.
     """

@@ -17,7 +17,7 @@ from coralopt.plan.verify.certified import certified, with_requests
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import simulate
-from coralopt.simulation.groups import GroupPlayer
+from coralopt.simulation.groups import GroupSimulator
 from coralopt.simulation.variants import by_variant
 from coralopt.types import Progress
 from coralopt.workload import Trace, poisson_for_scenario
@@ -29,7 +29,7 @@ WINDOW_S = 600.0
 CONFIDENCE = 0.95
 #: Share of the error that each attempt at a plan may have. The first has most of it, as most plans need no second.
 ERRORS = (0.9, 0.09, 0.009, 0.0009)
-#: Requests of windows that are kept to be played again; of windows beyond these only so many of the latest.
+#: Requests of windows that are kept to be simulated again; of windows beyond these only so many of the latest.
 MOST_KEPT, LATEST = 5_000_000, 16
 #: Requests of a model in all windows up to which there are further looks.
 FEW_REQUESTS = 1_000_000
@@ -47,7 +47,7 @@ class Replications:
         scenario: Demand, lengths, serving.
         first_seed: Seed of the first window.
         window_s: Seconds of arrivals.
-        player: Plays the instances of one model.
+        simulator: Simulates the instances of one model.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Replications:
         scenario: ResolvedScenario,
         first_seed: int,
         window_s: float = WINDOW_S,
-        player: GroupPlayer | None = None,
+        simulator: GroupSimulator | None = None,
     ) -> None:
         self.scenario, self.first_seed, self.window_s = scenario, first_seed, window_s
-        self.player = player or GroupPlayer(scenario)
+        self.simulator = simulator or GroupSimulator(scenario)
         self._windows: dict[int, Trace] = {}
         self._latest: dict[int, Trace] = {}
         self._kept = 0
@@ -73,16 +73,16 @@ class Replications:
         mine = trace.take(trace.model == trace.models.index(name))
         if not len(mine):
             return {}
-        outcome = self.player.play(instances, mine, most_missed, mixed_share)
+        outcome = self.simulator.simulate(instances, mine, most_missed, mixed_share)
         phases = {item.phase for item in instances}
         met = {"prefill": outcome.met_ttft, "decode": outcome.met_tpot}
         return {kind: float(met[kind].mean()) for kind in met if kind in phases or "mixed" in phases}
 
     def add(self, plan: Plan, windows: Sequence[tuple[int, str]], shares: Shares, workers: Workers, what: str) -> None:
-        """Play windows by number, each with one model of a plan; ``what`` is how progress calls them."""
+        """Simulate windows by number, each with one model of a plan; ``what`` is how progress calls them."""
         instances = {model: instances_of(plan, model) for _, model in windows}
 
-        def play(window: tuple[int, str]) -> dict[str, float]:
+        def simulate(window: tuple[int, str]) -> dict[str, float]:
             number, model = window
             workers.tell(what, number, windows[-1][0] + 1)
             mixed, whole = (share_of(plan.modes, f"{model}/{phase}") for phase in ("mixed", "prefill"))
@@ -90,8 +90,8 @@ class Replications:
             mixed /= mixed + whole if mixed + whole > 0 else 1.0
             return self.shares(instances[model], by_variant(self.window(number), [(0.0, plan)]), mixed_share=mixed)
 
-        for (_, model), played in zip(windows, workers.map(play, windows), strict=True):
-            for kind, share in played.items():
+        for (_, model), simulated in zip(windows, workers.map(simulate, windows), strict=True):
+            for kind, share in simulated.items():
                 shares.setdefault((model, kind), []).append(share)
 
     def window(self, number: int) -> Trace:
@@ -133,7 +133,7 @@ def looks_of(scenario: ResolvedScenario) -> tuple[int, ...]:
 
 def last_look(scenario: ResolvedScenario, model: str, fewest: int = LOOKS[-1]) -> int:
     """Windows of the last look that has few requests of a model, or so many where that is more; those that a certificate
-    plays the model in at most."""
+    simulates the model in at most."""
     requests = requests_in_window(scenario, model)
     return max([fewest, *(look for look in LOOKS + FURTHER_LOOKS if look * requests <= FEW_REQUESTS)])
 
@@ -144,27 +144,27 @@ def certify(
     progress: Progress | None = None,
     before: Plan | None = None,
 ) -> Certificate:
-    """Play windows of fresh requests against a plan until it is known of every SLO whether it is met.
+    """Simulate windows of fresh requests against a plan until it is known of every SLO whether it is met.
 
     Models that miss one, or whose SLOs are all confirmed, need no further windows. Looks are taken after so many windows as
     :func:`looks_of` says; SLOs, looks and attempts share the error, so that all that is confirmed is so at
     :data:`CONFIDENCE` together.
 
     Args:
-        plan: The plan; models planned for mean requests are played and judged against nothing. What a certificate of it says
-            of earlier attempts stays.
+        plan: The plan; models planned for mean requests are simulated and judged against nothing. What a certificate of it
+            says of earlier attempts stays.
         first_seed: Seed of the first window of the first attempt.
-        progress: Told how many windows are played.
+        progress: Told how many windows are simulated.
         before: A plan that its certificate did not confirm: this one is the next attempt. Models that were confirmed and
             have the same instances keep their windows, those of the others are fresh.
 
     Raises:
-        OptionError: Models share nodes or classes instances, so that none can be played alone.
+        OptionError: Models share nodes or classes instances, so that none can be simulated alone.
     """
     if any(item.shared for item in plan.instances) or plan.resolved.models_in_classes:
         raise OptionError(
-            "no certificate for models that share nodes, or requests in classes: windows are played model by model; "
-            "coralopt simulate plays the whole plan"
+            "no certificate for models that share nodes, or requests in classes: windows are simulated model by model; "
+            "coralopt simulate simulates the whole plan"
         )
     models, own = list(dict.fromkeys(item.model for item in with_requests(plan))), plan.certificate
     refused = refused_by_now(before) if before is not None else () if own is None else own.refused
@@ -220,7 +220,7 @@ def refused_by_now(plan: Plan) -> tuple[RefusedInstances, ...]:
 
 
 def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ...]:
-    """Play the windows of a plan's certificate once more, those of earlier attempts, too.
+    """Simulate the windows of a plan's certificate once more, those of earlier attempts, too.
 
     Returns:
         One sentence for every SLO whose shares are not those of the certificate; empty when it stands.
@@ -240,11 +240,11 @@ def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ..
         windows, shares = Replications(plan.resolved, seed, mark.window_s), Shares()
         counts = {phase.model: len(phase.shares) for phase in phases}
         wanted = [(number, model) for model, count in counts.items() for number in range(count)]
-        windows.add(own, wanted, shares, workers, "windows played again")
+        windows.add(own, wanted, shares, workers, "windows simulated again")
         again = [(phase, shares.get((phase.model, phase.kind), [math.nan])) for phase in phases]
         different += [
             f"certificate: {phase.model}, {phase.kind}: {phase.mean:.4%} met in the plan, "
-            f"{np.mean(values):.4%} when played again"
+            f"{np.mean(values):.4%} when simulated again"
             for phase, values in again
             if len(values) != len(phase.shares) or not np.allclose(values, phase.shares, rtol=0, atol=1e-9)
         ]

@@ -1,8 +1,9 @@
 """What a model costs at least, given what its phases do to each other: the cheapest groups that do not surely miss together.
 
 The capacities of groups say what one phase holds by itself. Whatever plan of the family serves a model consists of covers
-of its phases at what groups hold at most. Combinations of these are played together in the order of their price; those that
-surely miss an SLO, however their prefill nodes are cut, are in no plan. The price of the first that does not is a bound.
+of its phases at what groups hold at most. Combinations of these are simulated together in the order of their price; those
+that surely miss an SLO, however their prefill nodes are cut, are in no plan. The price of the first that does not is a
+bound.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ def least_together(
     """What no plan of the family serves a model for less than, USD/h; what does not surely miss is raced as a design.
 
     Args:
-        designs: Groups of the model, and who plays them together.
+        designs: Groups of the model, and who simulates them together.
         model: Asks for a share of its requests.
         price: float64 (J,) by model phase, what its groups cost at least wherever they stand, USD/h.
         ceiling: Larger bounds are of no use, USD/h.
-        windows: That may be played for the model.
+        windows: That may be simulated for the model.
         settle: Whether what neither surely misses nor was seen to hold is raced on, as long as a certificate may take.
         regions: What groups cost where requests pay for changing the region; ``None``: they do not.
     """

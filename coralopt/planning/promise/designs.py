@@ -1,7 +1,7 @@
 """Designs of a model: groups for each of its phases that hold its SLOs together; the cheapest, by themselves.
 
-What one phase does to another is in no group's capacity. Designs are played in the order of their price; where KV caches
-arrive too late, the same nodes are played as pipelines too, whose nodes each send a part of every cache.
+What one phase does to another is in no group's capacity. Designs are simulated in the order of their price; where KV caches
+arrive too late, the same nodes are simulated as pipelines too, whose nodes each send a part of every cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from coralopt.plan import PlannedInstance
 from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
-from coralopt.planning.promise.cuttings import Cutting
+from coralopt.planning.promise.instances import GroupPart
 from coralopt.planning.promise.room import Room
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
@@ -24,21 +24,21 @@ from coralopt.types import Floats
 
 #: Of a model without any design those are looked at that cost at most so many times what the cheapest groups do.
 MOST_TIMES = 2.0
-#: Covers of one phase looked at at once, and games about the groups of one phase ahead of that, at most.
-MOST_COVERS, GAMES = 60, (12, 90)
+#: Covers of one phase looked at at once, and replications about the groups of one phase ahead of that, at most.
+MOST_COVERS, REPLICATIONS = 60, (12, 90)
 #: Where none of those is left, covers that hold so many times the demand.
 ROOMS = (1.25, 1.5, 2.0, 3.0)
 #: A design that is to hold whatever it costs gets more instances so often, twice as many more each time; and so many groups
 #: with more room are asked whether they hold all.
 RAISES, ROOMIER = 6, 5
-#: Windows that the search for cheaper designs of a model may play on average, and as many for its bound: at least, or more
-#: while all of them have so many requests, of which each window counts as some more than it has.
+#: Windows that the search for cheaper designs of a model may simulate on average, and as many for its bound: at least, or
+#: more while all of them have so many requests, of which each window counts as some more than it has.
 FEWEST_WINDOWS, REQUESTS, A_WINDOW = 120, 750_000, 500
 #: What settling may take for a model where the gap is open, in the same requests.
 REQUESTS_TO_SETTLE = 3_000_000
-#: Games that count as one window; how often what is left of all windows is shared out anew, and what is too little for
-#: another design.
-GAMES_A_WINDOW, ROUNDS, TOO_FEW = 4, 3, 4
+#: Replications that count as one window; how often what is left of all windows is shared out anew, and what is too little
+#: for another design.
+REPLICATIONS_A_WINDOW, ROUNDS, TOO_FEW = 4, 3, 4
 #: Designs with different groups of the other phases, after which groups that failed in all of them are left out.
 FAILURES = {"prefill": 2, "decode": 4, "mixed": 1}
 
@@ -72,7 +72,7 @@ class Design:
 
     model: str
     groups: tuple[Place, ...]
-    parts: Mapping[Place, tuple[Cutting, ...]]
+    parts: Mapping[Place, tuple[GroupPart, ...]]
     price: float
 
 
@@ -84,7 +84,7 @@ class Designs:
         scenario: What is planned.
         groups: Groups of every model phase.
         price: float64 (J, R) each, USD/h of a group in a region; infinite where it cannot stand there.
-        races: Plays instances of a model together.
+        races: Simulates instances of a model together.
         room: What regions and limits have room for.
         known: Designs that were seen to hold so far.
         nearest: Model -> of the designs that were seen not to hold the one that missed least, and the share that it met; a
@@ -165,7 +165,7 @@ class Designs:
     @property
     def raced(self) -> set[str]:
         """Models that ask for a share of requests."""
-        return {model for model, ways in self.ways.items() if self.groups[ways[0][0]].games.target is not None}
+        return {model for model, ways in self.ways.items() if self.groups[ways[0][0]].oracle.target is not None}
 
     @property
     def in_order(self) -> list[Design]:
@@ -182,7 +182,7 @@ class Designs:
         return sum(map(self._spent, self.ways)) >= 2 * sum(map(self.windows, self.ways))
 
     def windows(self, model: str) -> float:
-        """Windows that the search for cheaper designs of a model may play on average, and those for its bound."""
+        """Windows that the search for cheaper designs of a model may simulate on average, and those for its bound."""
         return max(FEWEST_WINDOWS, REQUESTS / self._requests(model))
 
     def windows_to_settle(self, model: str) -> float:
@@ -194,7 +194,7 @@ class Designs:
         ways = (
             Way(phases, region)
             for phases in self.ways[model]
-            if self.groups[phases[0]].games.target is not None
+            if self.groups[phases[0]].oracle.target is not None
             for region in range(len(self.room.nodes))
         )
         return [way for way in ways if self._bound(way) < math.inf]
@@ -211,25 +211,30 @@ class Designs:
         return A_WINDOW + self.races.requests(model)
 
     def _spent(self, model: str) -> float:
-        """Windows that were asked for the model's sake, games counted in."""
+        """Windows that were asked for the model's sake, replications counted in."""
         phases = itertools.chain(*self.ways[model])
-        return self.races.windows_of[model] + sum(self.groups[p].games.played for p in phases) / GAMES_A_WINDOW
+        return (
+            self.races.windows_of[model]
+            + sum(self.groups[p].oracle.replications for p in phases) / REPLICATIONS_A_WINDOW
+        )
 
     def _first(self, model: str) -> None:
         """A design that holds, found soon: the cheapest groups, with more and more instances where they fail."""
         ways = self._ways(model)
         if all(math.isinf(self._cost(way)) for way in ways):
             # Every phase has groups that hold it, but in different regions.
-            self.tighten(model, GAMES[0])
+            self.tighten(model, REPLICATIONS[0])
         for way in sorted(ways, key=self._cost):
             if math.isfinite(self._cost(way)) and self._first_of(model, way):
                 return
 
-    def tighten(self, model: str, games: float = GAMES[1]) -> None:
-        """Find out what decides the cheapest covers of a model's phases in each region, in so many games each."""
+    def tighten(self, model: str, replications: float = REPLICATIONS[1]) -> None:
+        """Find out what decides the cheapest covers of a model's phases in each region, in so many replications each."""
         for way in sorted(self._ways(model), key=self._bound):
             for p in way.phases:
-                tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, games=games)
+                tighten(
+                    self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, replications=replications
+                )
 
     def _first_of(self, model: str, way: Way) -> bool:
         """The same in one way; whether there was one."""
@@ -238,7 +243,7 @@ class Designs:
         ]
         if not self.room.fits(tuple(itertools.chain(*covers)))[way.region]:
             # The phases want the same nodes.
-            beside = self._combinations(way, MOST_TIMES * self._cost(way), GAMES[1])
+            beside = self._combinations(way, MOST_TIMES * self._cost(way), REPLICATIONS[1])
             covers = [list(cover) for cover in min(beside)[1]] if beside else covers
         for turn in range(RAISES + 1):
             groups = tuple(itertools.chain(*covers))
@@ -263,7 +268,7 @@ class Designs:
         if j < last:
             cover[k] = p, min(j + more, last)
             return
-        tokens = groups.games.templates.throughput[groups.template] * groups.count
+        tokens = groups.oracle.templates.throughput[groups.template] * groups.count
         roomier = np.flatnonzero((tokens >= 2 * tokens[j]) & (groups.most == PARTS) & np.isfinite(price))
         for other in roomier[np.argsort(price[roomier], kind="stable")][:ROOMIER].tolist():
             groups.find_out(other, PARTS)
@@ -287,10 +292,10 @@ class Designs:
             open_: list[Combination] = []
             left_out = False
             ways.sort(key=self._cost)
-            looks = itertools.product((1.0,), ways, GAMES), itertools.product(ROOMS, ways, GAMES[:1])
-            for room, way, games in itertools.chain(*looks):
-                left = (most_windows - self._spent(model)) * GAMES_A_WINDOW / len(way.phases)
-                for price, covers in self._combinations(way, ceiling, min(games, left), room):
+            looks = itertools.product((1.0,), ways, REPLICATIONS), itertools.product(ROOMS, ways, REPLICATIONS[:1])
+            for room, way, replications in itertools.chain(*looks):
+                left = (most_windows - self._spent(model)) * REPLICATIONS_A_WINDOW / len(way.phases)
+                for price, covers in self._combinations(way, ceiling, min(replications, left), room):
                     groups = tuple(itertools.chain(*covers))
                     if self.instances(groups, {}) in self._raced:
                         continue
@@ -363,29 +368,30 @@ class Designs:
         return self.scenario.model_phases[cover[0][0]].phase
 
     def instances(
-        self, groups: Sequence[Place], parts: Mapping[Place, tuple[Cutting, ...]]
+        self, groups: Sequence[Place], parts: Mapping[Place, tuple[GroupPart, ...]]
     ) -> tuple[PlannedInstance, ...]:
         """Instances of some groups of one model, all in the first region; equal ones are counted together."""
         counts: dict[PlannedInstance, int] = {}
         for p, j in groups:
             group = self.groups[p]
-            own = Cutting(int(group.template[j]), int(group.count[j]))
+            own = GroupPart(int(group.template[j]), int(group.count[j]))
             for part in parts.get((p, j), (own,)):
-                instance = group.games.instances.of(part.template, part.placement)
+                instance = group.oracle.instances.of(part.template, part.placement)
                 counts[instance] = counts.get(instance, 0) + part.count
         return tuple(instance.model_copy(update={"count": count}) for instance, count in counts.items())
 
     def _combinations(
-        self, way: Way, most_usd_h: float, games: float, room: float = 1.0
+        self, way: Way, most_usd_h: float, replications: float, room: float = 1.0
     ) -> list[tuple[float, tuple[tuple[Place, ...], ...]]]:
         """Price and groups of each phase of a way that cover it, where there is room for all of them, for at most a price.
 
-        Of each phase groups are played by themselves first, in so many games at most; covers hold so many times the demand.
+        Of each phase groups are simulated by themselves first, in so many replications at most; covers hold so many times
+        the demand.
         """
         spare, has = most_usd_h - self._cost(way), self.room.has[way.region]
 
         def covers_of(p: int) -> list[tuple[float, tuple[Place, ...], Floats]]:
-            tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, spare, games)
+            tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, spare, replications)
             covers = self._covers(p, way.region, self._least(p, way.region) + spare, MOST_COVERS, room)
             places = [(cost, tuple((p, j) for j in cover)) for cost, cover in covers]
             return [(cost, cover, self.room.needs(cover)[way.region]) for cost, cover in places]
@@ -445,23 +451,23 @@ class Designs:
             for parts in itertools.chain([{}], self._cuts(groups))
         )
 
-    def _cuts(self, groups: Sequence[Place]) -> Iterator[Mapping[Place, tuple[Cutting, ...]]]:
+    def _cuts(self, groups: Sequence[Place]) -> Iterator[Mapping[Place, tuple[GroupPart, ...]]]:
         """Ways to cut the prefill nodes of one of the groups into pipelines."""
         for p, j in groups:
             group = self.groups[p]
             template, count, tokens_s = int(group.template[j]), int(group.count[j]), PARTS * group.unit_tokens
-            for parts in group.games.instances.pipelines(template, count, tokens_s):
+            for parts in group.oracle.instances.pipelines(template, count, tokens_s):
                 yield {(p, j): parts}
 
     def _race(self, design: Design) -> Together:
-        """Play a design, and note it."""
+        """Simulate a design, and note it."""
         instances = self.instances(design.groups, design.parts)
         self._raced.add(instances)
         outcome = self.races.race(instances)
         if outcome.holds:
             self.known.append(design)
             return outcome
-        before, target = self.nearest.get(design.model), self.groups[design.groups[0][0]].games.target or 0.0
+        before, target = self.nearest.get(design.model), self.groups[design.groups[0][0]].oracle.target or 0.0
         if before is not None and outcome.least == before[0]:
             nearer = (design.price > before[1].price) == (outcome.least < target)
         else:
@@ -471,7 +477,7 @@ class Designs:
         return outcome
 
     def _failed(self, groups: Sequence[Place], outcome: Together) -> set[str]:
-        target = self.groups[groups[0][0]].games.target
+        target = self.groups[groups[0][0]].oracle.target
         assert target is not None
         below = {kind for kind, share in outcome.shares.items() if share < target}
         # None is below, but none is surely above: the worst is the one to change.

@@ -13,8 +13,8 @@ from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.promise.capacities import Groups, Place
 from coralopt.planning.promise.columns import GroupColumns
-from coralopt.planning.promise.cuttings import Cutting
 from coralopt.planning.promise.designs import Design
+from coralopt.planning.promise.instances import GroupPart
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import TemplateLibrary
 
@@ -49,7 +49,7 @@ class GroupPlan:
         counts = self.served.result.allocation.count.tolist()
         return [place for own, count in zip(self.chosen, counts, strict=True) for place in own * count]
 
-    def parts_of(self, own: Sequence[Place]) -> Mapping[Place, tuple[Cutting, ...]]:
+    def parts_of(self, own: Sequence[Place]) -> Mapping[Place, tuple[GroupPart, ...]]:
         """How the design of a column cuts its nodes: the one that has just these groups, or, where groups of designs stand
         by themselves, one that has them."""
         having = [design for design in self.designs if set(own) <= set(design.groups)]
@@ -80,10 +80,10 @@ class SingleTemplates:
         placed: list[tuple[int, PlannedInstance]] = []
         for p, j in own_groups:
             group = self.groups[p]
-            own = Cutting(int(group.template[j]), int(group.count[j]))
+            own = GroupPart(int(group.template[j]), int(group.count[j]))
             for part in parts.get((p, j), (own,)):
                 where = {"region": self.scenario.regions[region], "count": times * part.count}
-                instance = group.games.instances.of(part.template, part.placement).model_copy(update=where)
+                instance = group.oracle.instances.of(part.template, part.placement).model_copy(update=where)
                 placed.append((self.library.offsets[p] + part.template, instance))
         return placed
 

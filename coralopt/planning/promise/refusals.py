@@ -28,7 +28,7 @@ class Refusals:
         scenario: What is planned.
         groups: Groups of every model phase, as far as they are known.
         demand: float64 (P,), tokens/s of every model phase.
-        workers: Play idle instances.
+        workers: Simulate idle instances.
     """
 
     scenario: ResolvedScenario
@@ -41,17 +41,17 @@ class Refusals:
 
         Raises:
             ScenarioError: On no node so many requests meet it; says how many do at best.
-            NoSolutionError: On some they do, but games refused every group.
+            NoSolutionError: On some they do, but replications refused every group.
         """
         phase, groups = self.scenario.model_phases[p], self.groups[p]
-        games = groups.games
-        share, nodes, template = games.best_share(self.workers)
-        if games.target is None or share >= games.target:
-            # There are too few nodes, which the allocation says better, or too few groups were played: those without a
+        oracle = groups.oracle
+        share, nodes, template = oracle.best_share(self.workers)
+        if oracle.target is None or share >= oracle.target:
+            # There are too few nodes, which the allocation says better, or too few groups were simulated: those without a
             # chance are left out, and a large one of the quickest instances likely holds if any does.
             open_ = np.setdiff1d(groups.template[groups.most > 0], groups.template[groups.least > 0])
-            open_ = open_[np.argsort(-games.templates.throughput[open_], kind="stable")][:MOST_IDLE]
-            groups.most[np.isin(groups.template, games.hopeless(open_.tolist(), self.workers))] = 0
+            open_ = open_[np.argsort(-oracle.templates.throughput[open_], kind="stable")][:MOST_IDLE]
+            groups.most[np.isin(groups.template, oracle.hopeless(open_.tolist(), self.workers))] = 0
             for j in np.flatnonzero(groups.template == template)[-1:].tolist():
                 groups.settle(j)
             if len(groups.most) and not groups.most.any():
@@ -59,25 +59,25 @@ class Refusals:
             return
         mistake = Mistake(
             place=f"models.{self.scenario.model_keys[phase.model.name]}.slo.attainment",
-            problem=f"no node of the pool meets {_said(phase)} for {games.target:.2%} of the requests; "
+            problem=f"no node of the pool meets {_said(phase)} for {oracle.target:.2%} of the requests; "
             f"at most {share:.2%} meet it, alone on {nodes}",
             hint=f"ask for less than that, for a larger {' or '.join(_limits(phase))}, or add quicker nodes",
         )
         raise ScenarioError(self.scenario.name, [mistake])
 
     def in_vain(self, p: int) -> NoSolutionError:
-        """What to say where instances may hold a model phase, and games did not come upon any that do in this pool."""
-        phase, games = self.scenario.model_phases[p], self.groups[p].games
-        share, nodes, _ = games.best_share(self.workers)
-        rate, sent, better = games.rate(float(self.demand[p])), "", "quicker or more nodes"
+        """What to say where instances may hold a model phase, but no replication came upon any that do in this pool."""
+        phase, oracle = self.scenario.model_phases[p], self.groups[p].oracle
+        share, nodes, _ = oracle.best_share(self.workers)
+        rate, sent, better = oracle.rate(float(self.demand[p])), "", "quicker or more nodes"
         if phase.phase == "prefill":
-            best, sender = games.best_share_sent(self.workers)
+            best, sender = oracle.best_share_sent(self.workers)
             sent = f", and with KV caches in time for tpot_ms: {phase.decode_ms:g}, {sender} for {best:.2%}"
             better += ", or nodes with quicker links"
         return NoSolutionError(
             f"{phase.key}: no instances that the pool has room for were seen to meet {_said(phase)} for "
-            f"{games.target or 0:.2%} of {rate:g} requests/s in {games.played} simulations; though idle, {nodes} meets "
-            f"it for {share:.2%}{sent}. Ask for a smaller share or a longer time, or add {better}",
+            f"{oracle.target or 0:.2%} of {rate:g} requests/s in {oracle.replications} simulations; though idle, {nodes} "
+            f"meets it for {share:.2%}{sent}. Ask for a smaller share or a longer time, or add {better}",
             None,
         )
 
@@ -89,13 +89,13 @@ class Refusals:
         """
         lines = list[str]()
         for phase, groups in zip(self.scenario.model_phases, self.groups, strict=True):
-            games = groups.games
-            if games.target is None or not groups.unit_tokens or groups.least.any():
+            oracle = groups.oracle
+            if oracle.target is None or not groups.unit_tokens or groups.least.any():
                 continue
-            share, nodes, _ = games.best_share(workers, FEW)
+            share, nodes, _ = oracle.best_share(workers, FEW)
             lines.append(
-                f"  - {phase.key}: after {games.played} simulations no instances are known that meet {_said(phase)} for "
-                f"{games.target:.2%} of any part of its requests; though idle, {nodes} meets it for {share:.1%}"
+                f"  - {phase.key}: after {oracle.replications} simulations no instances are known that meet {_said(phase)} "
+                f"for {oracle.target:.2%} of any part of its requests; though idle, {nodes} meets it for {share:.1%}"
             )
         first = (
             "time was over before a plan was known that serves the share of requests asked for within SLO; give it more "

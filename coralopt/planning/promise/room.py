@@ -74,7 +74,7 @@ class Room:
     def fits_alone(self, p: int) -> Bools:
         """bool (J, R): regions that have room for each group of a model phase by itself."""
         groups, count = self.groups[p], self.groups[p].count[:, None]
-        usage = groups.games.templates.usage[groups.template].astype(np.int64) * count
+        usage = groups.oracle.templates.usage[groups.template].astype(np.int64) * count
         fits = np.stack([(usage <= nodes).all(axis=1) for nodes in self.nodes], axis=1)
         for k, most in enumerate(self.limits.tolist()):
             fits &= self.taken[p][groups.template, :, k] * count <= most * (1 + ROUNDING)
@@ -97,6 +97,6 @@ class Room:
         """float64 (R, C + L): what one group of a model phase needs in a region."""
         groups = self.groups[p]
         template, count = groups.template[j], groups.count[j]
-        usage = groups.games.templates.usage[template].astype(np.float64)
+        usage = groups.oracle.templates.usage[template].astype(np.float64)
         nodes = np.broadcast_to(usage, (len(self.nodes), len(usage)))
         return np.asarray(np.concatenate([nodes, self.taken[p][template]], axis=1) * count)

@@ -1,8 +1,8 @@
 """The cheapest plan whose model phases hold their SLOs for the share of requests asked for; docs/concepts/promise.md.
 
 Lower bounds come from what groups hold at most, plans from what they were seen to hold; whatever decides the cheapest plan
-is played until both meet. What one phase does to another (KV transfers from the prefill nodes, their memory) is in no
-group's capacity: the instances of a model are played together, and where that fails, the cheapest plan without one of its
+is simulated until both meet. What one phase does to another (KV transfers from the prefill nodes, their memory) is in no
+group's capacity: the instances of a model are simulated together, and where that fails, the cheapest plan without one of its
 groups is next.
 """
 
@@ -33,8 +33,8 @@ from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.combinations import all_together
 from coralopt.planning.promise.cover_search import FREE_GPU, CoverSearch
 from coralopt.planning.promise.designs import Design, Designs
-from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.group_plan import GroupPlan, SingleTemplates
+from coralopt.planning.promise.oracle import PhaseOracle
 from coralopt.planning.promise.refusals import Refusals
 from coralopt.planning.promise.regions import RegionCosts
 from coralopt.planning.promise.restricted import find_of_one_gpu, find_side_by_side
@@ -44,18 +44,18 @@ from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.request import PlanRequest
 from coralopt.planning.stages import StageTables
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.simulation.groups import GroupPlayer
+from coralopt.simulation.groups import GroupSimulator
 from coralopt.templates import TemplateLibrary
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats, Ints
 
-#: Games a phase after which a search with a ceiling looks whether anything below it is left.
-GAMES_AT_ONCE = 16
-#: Further games a phase in search of any cover, and as many in search of groups that the pool has room for.
+#: Replications a phase after which a search with a ceiling looks whether anything below it is left.
+REPLICATIONS_AT_ONCE = 16
+#: Further replications a phase in search of any cover, and as many in search of groups that the pool has room for.
 FURTHER = 100
 #: Part of the time limit after which models without a design get one before the search for cheaper groups goes on.
 FOR_GROUPS = 0.5
-#: Plans whose models are played together, at most.
+#: Plans whose models are simulated together, at most.
 MOST_PLANS = 60
 #: Allocations at what groups hold at most, at most; how many may come without a rise of the bound that is worth them;
 #: columns of one.
@@ -94,20 +94,20 @@ class PromiseSearch:
         scenario = request.scenario
         self.scenario: ResolvedScenario = scenario
         self.gap = request.solve_options.rel_gap or 0.0
-        player = GroupPlayer(scenario)
+        simulator = GroupSimulator(scenario)
         of_stages = StageTables(scenario, tables)
         most = base.most_instances()
         self.groups: list[Groups] = []
         prices: list[Floats] = []
         for p, phase in enumerate(scenario.model_phases):
-            games = PhaseGames(scenario, phase, library.phases[p], of_stages, player, remember)
+            oracle = PhaseOracle(scenario, phase, library.phases[p], of_stages, simulator, remember)
             fits = most.max(axis=1)[library.offsets[p] :][: len(library.phases[p])]
             demand, replicas = float(base.demand[p]), int(base.replicas[p])
             if demand == 0 and replicas:
                 # Idle replicas: any of its templates holds all of so little.
                 throughput = library.phases[p].throughput
                 demand = float(throughput[throughput > 0].min(initial=2.0)) / 2
-            groups = Groups.of(games, demand, fits, replicas)
+            groups = Groups.of(oracle, demand, fits, replicas)
             self.groups.append(groups)
             prices.append(least_price(base, library, p, groups, most))
         room = Room.of(base, library, self.groups)
@@ -116,24 +116,24 @@ class PromiseSearch:
         # Wherever it is cheapest.
         self.price = [price.min(axis=1) for price in prices]
         self.regions = {routes.model: RegionCosts(self.groups, prices, routes) for routes in base.routes}
-        digests = [groups.games.digest for groups in self.groups]
+        digests = [groups.oracle.digest for groups in self.groups]
         limit = request.solve_options.time_limit
         self._deadline = math.inf if limit is None else time.monotonic() + limit
         self.workers = Workers(request.progress, None if limit is None else limit * FOR_GROUPS)
         self.refusals = Refusals(scenario, self.groups, base.demand, self.workers)
         self.singles = SingleTemplates(scenario, library, self.groups, base)
-        self.races = TogetherRaces(scenario, player, digests, self.workers, remember, refused)
+        self.races = TogetherRaces(scenario, simulator, digests, self.workers, remember, refused)
         # Of designs that cost nothing, those of few GPUs are looked at first, too.
         gpus = [self._gpus(p) for p in range(len(self.groups))]
         apart = [np.where(price == 0, FREE_GPU * own[:, None], price) for own, price in zip(gpus, prices, strict=True)]
         self.designs = Designs(scenario, self.groups, apart, self.races, room)
-        at_once = math.inf if math.isinf(ceiling) else GAMES_AT_ONCE
+        at_once = math.inf if math.isinf(ceiling) else REPLICATIONS_AT_ONCE
         self.covers = CoverSearch(self.groups, gpus, self.gap, self.workers, at_once, self._check_ceiling)
         self.chosen: list[Design] = []
         self.bound = 0.0
         self.cut_short, self.unconfirmed = "", tuple[str, ...]()
         # Left for groups that the pool has room for.
-        self.games_for_room: float = FURTHER * len(self.groups)
+        self.replications_for_room: float = FURTHER * len(self.groups)
 
     def run(self) -> tuple[Served, Mapping[int, Placement]]:
         """The cheapest plan that was seen to hold together with a lower bound on all of the family; and placements of rows
@@ -161,7 +161,7 @@ class PromiseSearch:
             if self.remember:
                 self.races.save()
                 for groups in self.groups:
-                    groups.games.save()
+                    groups.oracle.save()
 
     def _run(self) -> tuple[Served, Mapping[int, Placement]]:
         try:
@@ -207,7 +207,7 @@ class PromiseSearch:
 
     def _known_by_now(self) -> tuple[Served, Mapping[int, Placement]] | None:
         """The cheapest plan of the designs known so far; of other models those that missed least, or, where nothing was
-        played together yet, groups that hold by themselves."""
+        simulated together yet, groups that hold by themselves."""
         self.bound = self.least()
         known = self.designs.in_order
         held = {design.model for design in known}
@@ -296,13 +296,13 @@ class PromiseSearch:
                 best = GroupColumns.of(
                     self.base, self.library, self.groups, "most", [price < math.inf for price in prices]
                 )
-                before = self.covers.played
+                before = self.covers.replications
                 if not self.covers.settle(self._solve(best).places):
                     raise
-                played = self.covers.played - before
-                self.games_for_room -= int(played.sum())
-                if self.games_for_room < 0:
-                    raise self.refusals.in_vain(int(np.argmax(played))) from None
+                spent = self.covers.replications - before
+                self.replications_for_room -= int(spent.sum())
+                if self.replications_for_room < 0:
+                    raise self.refusals.in_vain(int(np.argmax(spent))) from None
 
     def _look(self, prices: Sequence[Floats], ways: Sequence[tuple[tuple[int, ...], ...]], may_refuse: bool) -> None:
         """Find out what decides the cheapest covers of these ways to serve models.
@@ -386,7 +386,7 @@ class PromiseSearch:
         return replace(best, served=replace(best.served, result=result))
 
     def _bound(self, cost: float) -> float:
-        """A lower bound on every plan of the family, USD/h; groups that decide it are played."""
+        """A lower bound on every plan of the family, USD/h; groups that decide it are simulated."""
         bound_usd_h, worth, in_vain = 0.0, 0.0, 0
         for _ in range(MOST_BOUNDS):
             pairs = list(zip(self.groups, self.price, strict=True))
@@ -422,7 +422,7 @@ class PromiseSearch:
         return bound_usd_h
 
     def _tighten_there(self, plan: GroupPlan) -> bool:
-        """Close covers in the regions where a plan has them; whether anything was played."""
+        """Close covers in the regions where a plan has them; whether anything was simulated."""
         regions = plan.served.result.allocation.region.tolist()
         where = {p: region for own, region in zip(plan.chosen, regions, strict=True) for p, _ in own}
         return self.covers.tighten_there({p: self.designs.price[p][:, region] for p, region in where.items()})

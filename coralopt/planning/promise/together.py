@@ -27,16 +27,16 @@ from coralopt.planning.promise.certificate import (
 from coralopt.planning.promise.memory import keep, recalled
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.simulation.groups import GroupPlayer
+from coralopt.simulation.groups import GroupSimulator
 
-#: First seed of the windows in which the instances of a model are played together.
+#: First seed of the windows in which the instances of a model are simulated together.
 TOGETHER_SEED = 1_500_007
 #: Windows of fewer requests count as one only together: a handful of misses among a few hundred says little.
 REQUESTS_TO_TELL = 1_000
 #: Windows after which a plan may be refused where it surely misses, and may pass or be refused where that is unlikely to be
 #: confirmed. A few windows do not tell how rare bad ones are.
 FEWEST_WINDOWS, ENOUGH = 3, 12
-#: Windows of one race played side by side: some may be played for nothing.
+#: Windows of one race simulated side by side: some may be simulated for nothing.
 AT_ONCE = 2
 #: A plan is to be confirmed by a certificate of so many windows, or of the most that have few requests. It passes sooner
 #: where that is so many standard errors of the mean from doubt, and fails where that is unlikely, or not so after this share
@@ -90,20 +90,20 @@ class TogetherRaces:
 
     Args:
         scenario: Demand, lengths, serving.
-        player: Plays the instances.
-        digests: What decides the games of each model phase.
-        workers: Play windows side by side.
+        simulator: Simulates the instances.
+        digests: What decides the replications of each model phase.
+        workers: Simulate windows side by side.
         remember: Whether what earlier searches found out is read.
         refused: What certificates did not confirm: these instances hold in no race.
 
     Attributes:
-        windows_of: Model -> windows that this search asked for, those that earlier searches have played for it, too.
+        windows_of: Model -> windows that this search asked for, those that earlier searches have simulated for it, too.
     """
 
     def __init__(
         self,
         scenario: ResolvedScenario,
-        player: GroupPlayer,
+        simulator: GroupSimulator,
         digests: Sequence[str],
         workers: Workers,
         remember: bool = True,
@@ -111,7 +111,7 @@ class TogetherRaces:
     ) -> None:
         self.scenario, self.workers = scenario, workers
         self._looks = looks_of(scenario)
-        self.windows = Replications(scenario, TOGETHER_SEED, player=player)
+        self.windows = Replications(scenario, TOGETHER_SEED, simulator=simulator)
         facts = (
             tuple(digests),
             [(phase.key, phase.demand_tokens_s) for phase in scenario.model_phases],
@@ -298,7 +298,7 @@ class TogetherRaces:
     def _windows(
         self, instances: Sequence[PlannedInstance], most_missed: float, most: int
     ) -> Iterator[dict[str, float]]:
-        """Shares of one window after the other; those after which a race may not end are played side by side."""
+        """Shares of one window after the other; those after which a race may not end are simulated side by side."""
         ends = (0, 1, 2, FEWEST_WINDOWS, *range(FEWEST_WINDOWS + AT_ONCE, most, AT_ONCE), most)
         for start, end in itertools.pairwise(ends):
             self.workers.tell(f"windows of {instances[0].model}", start, most)

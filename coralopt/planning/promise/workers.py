@@ -1,4 +1,4 @@
-"""Threads for what does not depend on each other; compiled games run side by side, and results are those of one thread."""
+"""Threads for what does not depend on each other; compiled simulations run side by side, with the results of one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a group of equal instances holds its SLO at a rate: played with the same requests for everyone, and remembered."""
+"""Whether a group of equal instances holds its SLO at a rate: simulated with requests common to all, and remembered."""
 
 from __future__ import annotations
 
@@ -15,40 +15,43 @@ import numpy as np
 from coralopt import routing, simulation
 from coralopt._version import __version__
 from coralopt.plan import PlannedInstance
-from coralopt.planning.promise.cuttings import MOST_NUMBERS, WIDTHS, Cutting, PhaseInstances
+from coralopt.planning.promise.instances import MOST_NUMBERS, WIDTHS, GroupPart, PhaseInstances
 from coralopt.planning.promise.memory import keep, recalled
 from coralopt.planning.promise.workers import Workers
 from coralopt.planning.stages import StageTables
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.simulation.groups import GroupPlayer, QuickestDecoding
+from coralopt.simulation.groups import GroupSimulator, QuickestDecoding
 from coralopt.simulation.possible import possible_requests, quickest_steps_ms
 from coralopt.templates import PhaseTemplates
 from coralopt.throughput import throughput_source
 from coralopt.types import Bools
 from coralopt.workload import Trace, poisson_for_scenario
 
-#: Modules of the simulator that games run; the others report.
-PLAYED = ("state", "config", "kernels", "scheduling", "events", "times", "layout", "fleet", "groups")
+#: Modules of the simulator that replications run; the others report.
+SIMULATOR_MODULES = ("state", "config", "kernels", "scheduling", "events", "times", "layout", "fleet", "groups")
 #: Digest of these and of routing: what was found out by other rules does not hold.
 RULES = hashlib.sha256(
     b"".join(
         path.read_bytes()
-        for path in (Path(routing.__file__), *(Path(simulation.__file__).with_name(f"{name}.py") for name in PLAYED))
+        for path in (
+            Path(routing.__file__),
+            *(Path(simulation.__file__).with_name(f"{name}.py") for name in SIMULATOR_MODULES),
+        )
     )
 ).hexdigest()
 Verdict = Literal["holds", "fails", "unclear"]
 #: From the best to the worst.
 VERDICTS: tuple[Verdict, ...] = ("holds", "unclear", "fails")
-#: Seed of the requests that the search plays; certificates use others.
+#: Seed of the requests that the search simulates; certificates use others.
 SEARCH_SEED = 1_000_003
-#: Requests of one game: so many that this many may miss.
+#: Requests of one replication: so many that this many may miss.
 MAY_MISS, FEWEST, MOST = 50, 3_000, 30_000
-#: Games until a verdict is given up.
-GAMES = 12
-#: Games of a verdict on which a bound hangs, when few did not tell; standard errors of the mean that decide then.
+#: Replications until a verdict is given up.
+REPLICATIONS = 12
+#: Replications of a verdict on which a bound hangs, when few did not tell; standard errors of the mean that decide then.
 MANY, MANY_ERRORS = (60, 120), 2.5
-#: One game decides where misses are so many times as many as allowed, or fewer than this share of it.
+#: One replication decides where misses are so many times as many as allowed, or fewer than this share of it.
 SURE_FAIL, SURE_HOLD = 2.0, 0.4
 #: Several decide where their mean is farther from what is allowed than this many standard errors.
 ERRORS = 1.5
@@ -65,7 +68,7 @@ class Evidence:
     """What is known of one group.
 
     Attributes:
-        verdicts: (rate in requests/s, verdict, share of misses, games), oldest first.
+        verdicts: (rate in requests/s, verdict, share of misses, replications), oldest first.
     """
 
     verdicts: list[tuple[float, Verdict, float, int]] = field(default_factory=list)
@@ -73,14 +76,21 @@ class Evidence:
     @staticmethod
     def read(rows: Sequence[tuple[float, Verdict, float, int]]) -> Evidence:
         """Evidence as it was kept."""
-        return Evidence([(float(rate), verdict, float(missed), int(games)) for rate, verdict, missed, games in rows])
+        return Evidence(
+            [(float(rate), verdict, float(missed), int(replications)) for rate, verdict, missed, replications in rows]
+        )
 
     def at(self, rate: float, many: bool = False) -> Verdict | None:
-        """What follows for a rate from few games, or from many: what holds at a rate holds below it, what fails fails above.
+        """What follows for a rate from few replications, or from many: what holds at a rate holds below it, what fails
+        at one fails above.
 
-        Few games tell the same whether or not many were played before, so that a repeated search takes the same way.
+        Few replications tell the same whether or not many were made before, so that a repeated search takes the same way.
         """
-        verdicts = [(known, verdict) for known, verdict, _, games in self.verdicts if (games > GAMES) == many]
+        verdicts = [
+            (known, verdict)
+            for known, verdict, _, replications in self.verdicts
+            if (replications > REPLICATIONS) == many
+        ]
         same = [verdict for known, verdict in verdicts if known == rate]
         if same:
             return same[-1]
@@ -88,24 +98,28 @@ class Evidence:
             return "holds"
         return "fails" if any(verdict == "fails" and known <= rate for known, verdict in verdicts) else None
 
-    def games_at(self, rate: float, many: bool = False) -> int:
-        """Games that told of this very rate."""
-        return sum(games for known, *_, games in self.verdicts if known == rate and (games > GAMES) == many)
+    def replications_at(self, rate: float, many: bool = False) -> int:
+        """Replications that told of this very rate."""
+        return sum(
+            replications
+            for known, *_, replications in self.verdicts
+            if known == rate and (replications > REPLICATIONS) == many
+        )
 
 
-class PhaseGames:
-    """Groups of the templates of one model phase, played at any rate.
+class PhaseOracle:
+    """Groups of the templates of one model phase, simulated at any rate.
 
     Args:
         scenario: Lengths, links, serving.
         phase: The model phase.
         templates: Its templates.
         tables: Throughput tables of stages.
-        player: Plays groups of its instances.
+        simulator: Simulates groups of its instances.
         remember: Whether what earlier searches found out is read.
 
     Attributes:
-        played: Games that this search asked for, those that earlier searches have played for it, too.
+        replications: Simulations that this search asked for, those that earlier searches have made for it, too.
     """
 
     def __init__(
@@ -114,13 +128,19 @@ class PhaseGames:
         phase: ModelPhase,
         templates: PhaseTemplates,
         tables: StageTables,
-        player: GroupPlayer,
+        simulator: GroupSimulator,
         remember: bool = True,
     ) -> None:
-        self.scenario, self.phase, self.templates, self.tables, self.player = scenario, phase, templates, tables, player
+        self.scenario, self.phase, self.templates, self.tables, self.simulator = (
+            scenario,
+            phase,
+            templates,
+            tables,
+            simulator,
+        )
         # Idle replicas have no SLO to meet.
         self.target = phase.attainment if phase.demand_tokens_s > 0 else None
-        self.played = 0
+        self.replications = 0
         self.requests = int(min(MOST, max(FEWEST, MAY_MISS / (1.0 - (self.target or 0.0)))))
         #: Instances of its groups.
         self.instances = PhaseInstances(scenario, phase, templates, tables)
@@ -163,8 +183,8 @@ class PhaseGames:
         Looked at are templates of one node, and those of most throughput; without templates, layer times alone.
 
         Args:
-            workers: Play them side by side.
-            requests: How many are played; those of a game when ``None``.
+            workers: Simulate them side by side.
+            requests: How many are simulated; those of a replication when ``None``.
         """
         templates = self.templates
         if not len(templates.throughput):
@@ -183,12 +203,12 @@ class PhaseGames:
             self.instances.parts(parts)
             for template in self._likely()
             for count in (1, *WIDTHS)
-            for parts in ((Cutting(template, count),), *self.instances.pipelines(template, count, 0.0))
+            for parts in ((GroupPart(template, count),), *self.instances.pipelines(template, count, 0.0))
         ]
 
         def met(group: Sequence[PlannedInstance]) -> float:
             requests = self.requests_at(0, IDLE_LOAD * self.rate(min(item.tokens_s for item in group)))
-            return 1.0 - self.player.play(group, requests, decoding=self._of_game(0)[1]).missed
+            return 1.0 - self.simulator.simulate(group, requests, decoding=self._of_replication(0)[1]).missed
 
         shares = workers.map(met, groups)
         k = int(np.argmax(shares))
@@ -221,37 +241,39 @@ class PhaseGames:
         def missed(template: int) -> float:
             workers.tell(f"idle instances for {self.phase.key}", next(looked_at), len(templates))
             trace = self.requests_at(0, IDLE_LOAD * self.rate(float(self.templates.throughput[template])))
-            return self.player.play([self.instance(template)], trace.take(np.arange(len(trace)) < few), most).missed
+            return self.simulator.simulate(
+                [self.instance(template)], trace.take(np.arange(len(trace)) < few), most
+            ).missed
 
         return workers.map(missed, templates)
 
     def verdict(self, template: int, count: int, rate: float, many: bool = False) -> Verdict:
-        """Whether ``count`` instances of a template hold the SLO at so many requests/s, by few games or by many."""
+        """Whether ``count`` instances of a template hold the SLO at so many requests/s, by few replications or by many."""
         key = self._key(template, count)
         evidence = self.evidence.setdefault(key, Evidence())
         known = evidence.at(rate, many)
         if known is None:
-            known, missed, games = self._race(template, count, rate, many)
-            evidence.verdicts.append((rate, known, missed, games))
+            known, missed, replications = self._race(template, count, rate, many)
+            evidence.verdicts.append((rate, known, missed, replications))
         if (key, rate, many) not in self._asked:
             self._asked.add((key, rate, many))
-            self.played += evidence.games_at(rate, many)
+            self.replications += evidence.replications_at(rate, many)
         return known
 
-    def requests_at(self, game: int, rate: float) -> Trace:
-        """The requests of one game: the same for every group, and but for their distances the same at every rate."""
-        trace, _ = self._of_game(game)
+    def requests_at(self, replication: int, rate: float) -> Trace:
+        """The requests of one replication: the same for every group, and but for their distances the same at every rate."""
+        trace, _ = self._of_replication(replication)
         return replace(trace, arrival_s=trace.arrival_s / rate)
 
-    def _of_game(self, game: int) -> tuple[Trace, QuickestDecoding | None]:
-        """The requests of one game at one request/s, and how quickly answers to them are decoded at best."""
-        if game not in self._traces:
-            trace = requests_alone(self.scenario, self.phase, self.requests, SEARCH_SEED + game)
+    def _of_replication(self, replication: int) -> tuple[Trace, QuickestDecoding | None]:
+        """The requests of one replication at one request/s, and how quickly answers to them are decoded at best."""
+        if replication not in self._traces:
+            trace = requests_alone(self.scenario, self.phase, self.requests, SEARCH_SEED + replication)
             decoding = None
             if self.phase.phase == "prefill":
                 decoding = QuickestDecoding(quickest_steps_ms(self.scenario, self.phase, trace))
-            self._traces[game] = trace, decoding
-        return self._traces[game]
+            self._traces[replication] = trace, decoding
+        return self._traces[replication]
 
     def instance(self, template: int) -> PlannedInstance:
         """One instance of a template as a plan shows it."""
@@ -262,27 +284,27 @@ class PhaseGames:
         keep(self._name, {key: item.verdicts for key, item in self.evidence.items()})
 
     def _race(self, template: int, count: int, rate: float, many: bool = False) -> tuple[Verdict, float, int]:
-        """Verdict, share of misses and games of a group.
+        """Verdict, share of misses and replications of a group.
 
         A prefill group is to send KV caches in time, too: whole, or where first tokens alone are in time, cut into
         pipelines.
         """
-        whole = self.instances.parts((Cutting(template, count),))
+        whole = self.instances.parts((GroupPart(template, count),))
         best = self._raced(whole, rate, many, caches=self.phase.phase == "prefill")
-        games = best[2]
+        replications = best[2]
         if best[0] == "fails" and self.phase.phase == "prefill":
             alone = self._raced(whole, rate, many, caches=False)
-            games += alone[2]
+            replications += alone[2]
             tokens_s = rate * max(self.phase.mean_input_tokens, 1.0)
             cuts = self.instances.pipelines(template, count, tokens_s) if alone[0] != "fails" else ()
             for parts in cuts:
                 cut = self._raced(self.instances.parts(parts), rate, many, caches=True)
-                games += cut[2]
+                replications += cut[2]
                 best = min(best, cut, key=lambda outcome: (VERDICTS.index(outcome[0]), outcome[1]))
                 if best[0] == "holds":
                     break
-        # Verdicts of few games are told from those of many by their number.
-        return best[0], best[1], games if many else min(games, GAMES)
+        # Verdicts of few replications are told from those of many by their number.
+        return best[0], best[1], replications if many else min(replications, REPLICATIONS)
 
     def _raced(
         self, group: Sequence[PlannedInstance], rate: float, many: bool, caches: bool
@@ -290,13 +312,13 @@ class PhaseGames:
         """The same of some instances; with or without KV caches in time."""
         assert self.target is not None
         allowed = 1.0 - self.target
-        # Of many games the mean counts, so that each is played to its end.
+        # Of many replications the mean counts, so that each is simulated to its end.
         most = 1.0 if many else SURE_FAIL * allowed
         shares: list[float] = []
-        for look in MANY if many else range(1, GAMES + 1):
+        for look in MANY if many else range(1, REPLICATIONS + 1):
             while len(shares) < look:
-                requests, (_, decoding) = self.requests_at(len(shares), rate), self._of_game(len(shares))
-                outcome = self.player.play(group, requests, most, decoding=decoding if caches else None)
+                requests, (_, decoding) = self.requests_at(len(shares), rate), self._of_replication(len(shares))
+                outcome = self.simulator.simulate(group, requests, most, decoding=decoding if caches else None)
                 shares.append(min(outcome.missed, most * 1.01))
             verdict = judge_many(shares, allowed) if many else judge(shares, allowed)
             if verdict != "unclear":
@@ -320,7 +342,7 @@ class PhaseGames:
             self.scenario.placement,
             self.scenario.throughput_source,
             table.provenance,
-            (self.target, self.requests, SEARCH_SEED, GAMES, SURE_FAIL, SURE_HOLD, ERRORS, WIDTHS, MOST_NUMBERS),
+            (self.target, self.requests, SEARCH_SEED, REPLICATIONS, SURE_FAIL, SURE_HOLD, ERRORS, WIDTHS, MOST_NUMBERS),
         )
         digest = hashlib.sha256(repr(facts).encode())
         for array in (table.values, table.batch, table.stage_ms):
@@ -329,7 +351,7 @@ class PhaseGames:
 
 
 def judge(shares: Sequence[float], allowed: float) -> Verdict:
-    """What the shares of misses of several games say against the share that may miss."""
+    """What the shares of misses of several replications say against the share that may miss."""
     mean = float(np.mean(shares))
     if len(shares) == 1:
         return "fails" if mean > SURE_FAIL * allowed else "holds" if mean < SURE_HOLD * allowed else "unclear"
@@ -340,7 +362,7 @@ def judge(shares: Sequence[float], allowed: float) -> Verdict:
 
 
 def judge_many(shares: Sequence[float], allowed: float) -> Verdict:
-    """The same of many games."""
+    """The same of many replications."""
     mean = float(np.mean(shares))
     if abs(mean - allowed) <= MANY_ERRORS * float(np.std(shares, ddof=1)) / math.sqrt(len(shares)):
         return "unclear"

@@ -25,7 +25,7 @@ SAME = 1e-6
 MOST_AGAIN = 3
 
 
-def played_phases(result: SimulationResult, attainment: Mapping[str, float]) -> tuple[SimulatedPhase, ...]:
+def simulated_phases(result: SimulationResult, attainment: Mapping[str, float]) -> tuple[SimulatedPhase, ...]:
     """What a simulation says of every model phase that had requests and is among those of ``attainment``."""
     return tuple(
         SimulatedPhase(
@@ -47,8 +47,8 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
-    """Play the requests a plan was verified with once more.
+def simulate_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
+    """Simulate the requests a plan was verified with once more.
 
     Args:
         plan: A plan with ``simulated``.
@@ -58,7 +58,7 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
         One sentence for everything that is not as the plan says; empty when it holds.
 
     Raises:
-        OptionError: The plan was never played, or the trace file is missing.
+        OptionError: The plan was never simulated, or the trace file is missing.
         WorkloadError: The requests cannot be made.
     """
     mark = plan.simulated
@@ -77,7 +77,7 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
     result = simulate(plan, requests, duration_s=window_s)
     attainment = attainment_of(result, plan.resolved, possible_requests(plan.resolved, requests), mark.over)
     passed = all(value >= mark.target for value in attainment.values())
-    wrong = list(_other_outcomes(mark.phases, played_phases(result, attainment)))
+    wrong = list(_other_outcomes(mark.phases, simulated_phases(result, attainment)))
     for name, stated, again in (
         ("requests", mark.requests, len(result.requests["status"])),
         ("passed", mark.passed, passed),
@@ -115,17 +115,17 @@ def _requests_again(mark: Simulated, scenario: ResolvedScenario, trace: Path | N
         rate = sum(load.rate_s if mark.rate is None else mark.rate for load in loads)
         expected = rate * (mark.duration_s or DURATION_S)
         if expected > MOST_AGAIN * max(1000, mark.requests):
-            raise WorkloadError(f"about {expected:.3g} requests are described, but {mark.requests} were played")
+            raise WorkloadError(f"about {expected:.3g} requests are described, but {mark.requests} were simulated")
     return traffic.requests(scenario), traffic.window_s
 
 
 def _other_outcomes(stated: Sequence[SimulatedPhase], again: Sequence[SimulatedPhase]) -> Iterator[str]:
     """One sentence for every figure of a model phase that is not the same when simulated again."""
-    played = {(row.key, row.kind): row for row in again}
-    for key, kind in sorted(set(played) - {(row.key, row.kind) for row in stated}):
+    simulated = {(row.key, row.kind): row for row in again}
+    for key, kind in sorted(set(simulated) - {(row.key, row.kind) for row in stated}):
         yield f"simulated: {key} ({kind}) is missing"
     for item in stated:
-        row = played.get((item.key, item.kind))
+        row = simulated.get((item.key, item.kind))
         if row is None:
             yield f"simulated: {item.key} ({item.kind}) had no requests when simulated again"
             continue
@@ -156,7 +156,7 @@ def attainment_of(
         counted = result.requests_of(row)
         met = result.requests["met_ttft" if row.kind == "prefill" else "met_tpot"]
         if over == "possible":
-            # The simulation plays the requests inside its window only: the first ones.
+            # The simulation simulates the requests inside its window only: the first ones.
             of = served[row.model]
             alike = [m for m, name in enumerate(result.models) if served[name] == of]
             mine = np.flatnonzero(np.isin(result.requests["model"], alike))

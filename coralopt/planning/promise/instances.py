@@ -21,7 +21,7 @@ WIDTHS, MOST_NUMBERS = (2, 3), 6
 
 
 @dataclass(frozen=True)
-class Cutting:
+class GroupPart:
     """Equal instances inside a group whose nodes are cut in another way.
 
     Attributes:
@@ -62,11 +62,11 @@ class PhaseInstances:
             self._instances[key] = instance
         return self._instances[key]
 
-    def parts(self, parts: tuple[Cutting, ...]) -> list[PlannedInstance]:
+    def parts(self, parts: tuple[GroupPart, ...]) -> list[PlannedInstance]:
         """Instances of all parts of a group."""
         return [self.of(part.template, part.placement).model_copy(update={"count": part.count}) for part in parts]
 
-    def pipelines(self, template: int, count: int, tokens_s: float) -> Iterator[tuple[Cutting, ...]]:
+    def pipelines(self, template: int, count: int, tokens_s: float) -> Iterator[tuple[GroupPart, ...]]:
         """The nodes of a prefill group of one kind of node cut into pipelines of a few one-node stages, and the rest.
 
         Every node of a pipeline sends a part of each KV cache.
@@ -91,9 +91,9 @@ class PhaseInstances:
                 rest = nodes - pipelines * width
                 if rest and one is None:
                     continue
-                cut: tuple[Cutting, ...] = (Cutting(several, pipelines, placement),)
+                cut: tuple[GroupPart, ...] = (GroupPart(several, pipelines, placement),)
                 if rest and one is not None:
-                    cut = (*cut, Cutting(one, rest))
+                    cut = (*cut, GroupPart(one, rest))
                 if sum(instance.tokens_s * instance.count for instance in self.parts(cut)) >= tokens_s:
                     yield cut
 
