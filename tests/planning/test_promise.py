@@ -163,9 +163,7 @@ def test_many_replications_tell_where_few_do_not(case: tuple[Groups, Known, np.n
 
 @settings(max_examples=50, deadline=None)
 @given(phases(), st.integers(0, 4))
-def test__replications_that_are_used_up_leave_a_bound(
-    case: tuple[Groups, Known, np.ndarray], replications: int
-) -> None:
+def test_replications_that_are_used_up_leave_a_bound(case: tuple[Groups, Known, np.ndarray], replications: int) -> None:
     """After so many replications both ends are true all the same, and a search that goes on from there closes them."""
     groups, _, price = case
     low, high = tighten(groups, price, 0.0, replications=replications)
@@ -445,7 +443,7 @@ def test_a_model_for_mean_requests_is_not_raced(plan: Plan) -> None:
     assert races.windows_of.total() == 0
 
 
-def test__replications_that_are_left_go_where_covers_may_still_get_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replications_that_are_left_go_where_covers_may_still_get_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three phases of 100 replications each and 50 to begin with, which two use up: of the other 190 those get 3 : 1, as
     what they may still save. The third needed only 10. Within 1 % of the cost nothing is worth a replication."""
     groups = [SimpleNamespace(oracle=SimpleNamespace(replications=0)) for _ in range(3)]
@@ -605,7 +603,7 @@ def test_windows_of_many_requests_are_not_all_kept(plan: Plan, monkeypatch: pyte
     assert not some._latest
 
 
-def test__replications_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replications_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With next to no replications for the bound there is a certified plan all the same, with a lower bound."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(cover_search, "MOST_REPLICATIONS", 1)

@@ -241,7 +241,17 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     ),
     ((*MODEL, "variants"), {"a": {}}, f"{P}.variants.a.quality", "missing", "above 0 to 1"),
     ((*MODEL, "variants"), {"a/b": {"quality": 1}}, f"{P}.variants.a/b", "must not hold '/'", ""),
-    ((*MODEL, "variants"), {"a": {"quality": 1}}, f"{P}.slo.attainment", "plans for mean requests", "attainment: mean"),
+    (
+        MODEL,
+        {
+            "slo": {"ttft_ms": 1200, "tpot_ms": 60, "attainment": 0.99},
+            "demand": {"requests_s": 1, "dataset": "azure-conv", "min_shares": {"a": 0.5}},
+            "variants": {"a": {"quality": 1}},
+        },
+        f"{P}.demand.min_shares",
+        "one variant serves all requests where 0.99 of them",
+        "attainment: mean",
+    ),
     *(
         (
             MODEL,

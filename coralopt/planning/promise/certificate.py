@@ -59,6 +59,8 @@ class Replications:
     ) -> None:
         self.scenario, self.first_seed, self.window_s = scenario, first_seed, window_s
         self.simulator = simulator or GroupSimulator(scenario)
+        #: Model, or variant of one -> model that requests ask for.
+        self.served = {phase.model.name: phase.served for phase in scenario.model_phases}
         self._windows: dict[int, Trace] = {}
         self._latest: dict[int, Trace] = {}
         self._kept = 0
@@ -69,8 +71,12 @@ class Replications:
     ) -> dict[str, float]:
         """Kind (``"prefill"``: time to first token, ``"decode"``: per output token) -> share of requests that met, alone
         the instances of one model in one window; empty in a window without requests."""
-        name = instances[0].model
-        mine = trace.take(trace.model == trace.models.index(name))
+        own = instances[0].model
+        # All requests are for the model, where no plan shares them out over variants of it.
+        name = own if own in trace.models else self.served[own]
+        mine = trace.take(
+            trace.model == trace.models.index(name) if name in trace.models else np.zeros(len(trace), bool)
+        )
         if not len(mine):
             return {}
         outcome = self.simulator.simulate(instances, mine, most_missed, mixed_share)

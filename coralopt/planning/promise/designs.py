@@ -105,9 +105,15 @@ class Designs:
     def ways(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """Model with demand -> ways in which its requests may be served, each the phases it takes; in mode auto two.
 
+        Of variants each has its own. One serves all requests of the model, so it has to be good enough for that.
+
         A phase of replicas without requests is one by itself, under its own key.
         """
-        ways = {model: tuple(several) for model, several in ways_of(self.scenario).items()}
+        variants = [phase.variant for phase in self.scenario.model_phases]
+        ways = {
+            model: tuple(way for way in several if (variant := variants[way[0]]) is None or variant.may_serve_all)
+            for model, several in ways_of(self.scenario).items()
+        }
         for p, phase in enumerate(self.scenario.model_phases):
             # Of some only one phase is asked for.
             name = phase.served if phase.demand_tokens_s > 0 else phase.key

@@ -383,4 +383,4 @@ def nodes_in_words(instances: Sequence[PlannedInstance]) -> str:
 def requests_alone(scenario: ResolvedScenario, phase: ModelPhase, count: int, seed: int) -> Trace:
     """About ``count`` requests of one model, as the scenario describes them, at one request/s."""
     trace = poisson_for_scenario(scenario, 1.0, float(count), seed)
-    return trace.take(trace.model == trace.models.index(phase.model.name))
+    return trace.take(trace.model == trace.models.index(phase.served))

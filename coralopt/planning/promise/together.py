@@ -186,7 +186,7 @@ class TogetherRaces:
             self._outcomes[key] = find_out(self._in_one_place(instances))
         if key not in self._asked:
             self._asked.add(key)
-            self.windows_of[instances[0].model] += self._outcomes[key].windows
+            self.windows_of[self.windows.served[instances[0].model]] += self._outcomes[key].windows
         return self._outcomes[key]
 
     def _in_one_place(self, instances: tuple[PlannedInstance, ...]) -> tuple[PlannedInstance, ...]:

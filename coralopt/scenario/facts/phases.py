@@ -40,6 +40,11 @@ class Variant:
     least_share: float = 0.0
     least_quality: float = 0.0
 
+    @property
+    def may_serve_all(self) -> bool:
+        """Whether it is good enough to serve all requests of the model."""
+        return self.quality >= self.least_quality
+
 
 @dataclass(frozen=True)
 class RequestClass:

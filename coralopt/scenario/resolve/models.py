@@ -123,9 +123,11 @@ def _check_choice(key: str, entry: Model, what: str, mistakes: MistakeList) -> N
     place, hint = ("models", key), "choose disaggregated or mixed for this model"
     if entry.variants:
         hint = "serve one variant as the model itself"
-        if entry.slo.attainment != "mean":
-            problem = f"{what} plans for mean requests, not for {entry.slo.attainment:.6g} of them"
-            mistakes.add((*place, "slo", "attainment"), problem, f"{FOR_A_SHARE}; or {hint}")
+        if entry.slo.attainment != "mean" and entry.demand.min_shares:
+            problem = (
+                f"one variant serves all requests where {entry.slo.attainment:.6g} of them are to be within the SLOs"
+            )
+            mistakes.add((*place, "demand", "min_shares"), problem, f"leave it out; or {FOR_A_SHARE}")
     for name, wanted in (
         ("min_replicas", entry.min_replicas > 0),
         ("survive_region_loss", entry.survive_region_loss > 0),
