@@ -34,7 +34,7 @@ from coralopt.planning import (
     prove_bound,
 )
 from coralopt.planning.coral import allocation_problem
-from coralopt.planning.promise import certificate, cover_search, designs, search, together
+from coralopt.planning.promise import certificate, cheapest, cover_search, designs, search, together
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.certificate import Replications, Shares, certify
 from coralopt.planning.promise.columns import GroupColumns, least_price
@@ -947,7 +947,7 @@ def test_a_search_in_vain_ends(further: int, tmp_path: Path, monkeypatch: pytest
     the search says so."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(cover_search, "IN_VAIN", 5)
-    monkeypatch.setattr(search, "FURTHER", further)
+    monkeypatch.setattr(cheapest, "FURTHER", further)
     monkeypatch.setattr(PhaseOracle, "_race", lambda self, *group: ("fails", 0.05, 1))
     monkeypatch.setattr(PhaseOracle, "best_share", lambda self, workers: (0.995, "1xL4", 0))
     with pytest.raises(NoSolutionError, match=r"no instances .* for 99.00% .* in \d+ simulations; .* 1xL4 .* 99.50%"):
@@ -1139,7 +1139,7 @@ def test_groups_that_the_pool_has_no_room_for_end_the_search(tmp_path: Path, mon
     """Every group holds so little that many more nodes are needed than there are, and each takes a dozen replications to
     tell: one model on 64 nodes went on for more than nine minutes. The message says what idle instances do."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
-    monkeypatch.setattr(search, "FURTHER", 10)
+    monkeypatch.setattr(cheapest, "FURTHER", 10)
     raced: list[int] = []
 
     def race(self: PhaseOracle, template: int, count: int, rate: float, many: bool) -> tuple[str, float, int]:
@@ -1186,8 +1186,8 @@ def test_covers_are_closed_in_the_region_where_a_plan_has_them(tmp_path: Path, m
     library, _, warm = request.templates()
     tables = warm.tables_of(request.scenario)
     seek = search.PromiseSearch(request, library, tables, allocation_problem(request.scenario, library, None, tables))
-    plan = seek._cheapest(frozenset())
-    seek._tighten_there(plan)
+    plan = seek.cheapest.plan(frozenset())
+    seek.cheapest.tighten_there(plan)
     for own, region in zip(plan.chosen, plan.served.result.allocation.region.tolist(), strict=True):
         for p, _ in own:
             bound, cost = (

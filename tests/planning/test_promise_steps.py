@@ -12,8 +12,9 @@ import pytest
 
 from coralopt.allocation import Served
 from coralopt.errors import InfeasibleError, NoSolutionError
-from coralopt.planning.promise import search
+from coralopt.planning.promise import cheapest as cheapest_plans
 from coralopt.planning.promise.capacities import Place
+from coralopt.planning.promise.cheapest import CheapestPlans
 from coralopt.planning.promise.columns import GroupColumns
 from coralopt.planning.promise.cover_search import CoverSearch
 from coralopt.planning.promise.designs import Design
@@ -22,6 +23,7 @@ from coralopt.planning.promise.instances import GroupPart
 from coralopt.planning.promise.refusals import Refusals
 from coralopt.planning.promise.search import PromiseSearch
 from coralopt.planning.promise.workers import Workers
+from coralopt.solving import SolveOptions
 
 
 def costing(usd_h: float) -> GroupPlan:
@@ -32,12 +34,16 @@ def costing(usd_h: float) -> GroupPlan:
 @pytest.fixture
 def seek() -> PromiseSearch:
     """A search whose steps a test replaces."""
-    made = object.__new__(PromiseSearch)
+    seek = object.__new__(PromiseSearch)
     in_vain = SimpleNamespace(in_vain=lambda p: NoSolutionError(f"phase {p} in vain", None))
-    made.refusals = cast("Refusals", in_vain)
-    made.designs = cast("Any", SimpleNamespace(used_up=False))
-    made.unconfirmed = ()
-    return made
+    seek.designs = cast("Any", SimpleNamespace(used_up=False))
+    request = cast("Any", SimpleNamespace(solve_options=SolveOptions()))
+    covers = cast("CoverSearch", SimpleNamespace(groups=[]))
+    seek.cheapest = CheapestPlans(
+        request, cast("Any", None), cast("Any", None), [], covers, seek.designs, cast("Refusals", in_vain)
+    )
+    seek.unconfirmed = ()
+    return seek
 
 
 def test_a_column_is_cut_as_its_own_design_is() -> None:
@@ -69,7 +75,7 @@ def test_the_next_plan_is_the_cheapest_without_a_group(
     fails[13.0] = ([], 1.0, ()) if third_holds else ([(0, 4)], least, ("x",))
     plans = {frozenset({one}): 12.0, frozenset({two}): 11.0, frozenset({two, three}): 13.0}
     monkeypatch.setattr(seek, "_failing", lambda plan: fails[plan.cost_usd_h])
-    monkeypatch.setattr(seek, "_without", lambda cuts: costing(plans[cuts]) if cuts in plans else None)
+    monkeypatch.setattr(seek.cheapest, "without", lambda cuts: costing(plans[cuts]) if cuts in plans else None)
     assert (seek._holding(costing(10.0)).cost_usd_h, seek.unconfirmed) == (found, unconfirmed)
 
 
@@ -78,9 +84,8 @@ def test_a_search_for_room_ends_when_its_replications_are_used_up(
 ) -> None:
     """100 replications are left; each look at what the best of all would take makes 60, most of them of the second phase."""
     replications = [SimpleNamespace(oracle=SimpleNamespace(replications=7)) for _ in range(2)]
-    seek.groups, seek.replications_for_room = cast("Any", replications), 100.0
-    seek.covers = CoverSearch(seek.groups, [], 0.0, Workers())
-    seek.base, seek.library = cast("Any", None), cast("Any", None)
+    plans = seek.cheapest
+    plans.covers, plans.replications_left = CoverSearch(cast("Any", replications), [], 0.0, Workers()), 100.0
     looks = []
 
     def find_out(*_: object) -> bool:
@@ -92,19 +97,19 @@ def test_a_search_for_room_ends_when_its_replications_are_used_up(
     def cheapest(*_: object) -> None:
         raise InfeasibleError("no room", None)
 
-    monkeypatch.setattr(search, "GroupColumns", SimpleNamespace(of=lambda *_: None))
+    monkeypatch.setattr(cheapest_plans, "GroupColumns", SimpleNamespace(of=lambda *_: None))
     for name, step in (
-        ("_open", lambda cuts: ([np.ones(1)], [])),
+        ("open_", lambda cuts: ([np.ones(1)], [])),
         ("_ways", lambda designs: []),
         ("_look", lambda *_, **__: None),
-        ("_cheapest_by_ways", cheapest),
+        ("by_ways", cheapest),
         ("_solve", lambda best: SimpleNamespace(places=[])),
     ):
-        monkeypatch.setattr(seek, name, step)
-    monkeypatch.setattr(seek.covers, "settle", find_out)
+        monkeypatch.setattr(plans, name, step)
+    monkeypatch.setattr(plans.covers, "settle", find_out)
     with pytest.raises(NoSolutionError, match="phase 1 in vain"):
-        seek._cheapest(frozenset())
-    assert (len(looks), seek.replications_for_room) == (2, -20.0)
+        plans.plan(frozenset())
+    assert (len(looks), plans.replications_left) == (2, -20.0)
 
 
 def test_a_phase_without_any_cover_ends_the_search_only_if_each_way_needs_it(
@@ -116,14 +121,16 @@ def test_a_phase_without_any_cover_ends_the_search_only_if_each_way_needs_it(
     def each(step: Any, phases: Iterable[int]) -> list[tuple[float, float]]:
         return [(1.0, np.inf if p in in_vain else 2.0) for p in phases]
 
-    seek.workers = cast("Any", SimpleNamespace(map=each))
-    seek.covers = cast("CoverSearch", SimpleNamespace(tighten=lambda prices: dict.fromkeys(prices, (1.0, np.inf))))
+    seek.cheapest.covers = cast(
+        "CoverSearch",
+        SimpleNamespace(tighten=lambda prices: dict.fromkeys(prices, (1.0, np.inf)), workers=SimpleNamespace(map=each)),
+    )
     prices, ways = [np.ones(1)] * 3, [((0,), (1, 2))]
     in_vain |= {0}
-    seek._look(prices, ways, may_refuse=False)
+    seek.cheapest._look(prices, ways, may_refuse=False)
     in_vain |= {2}
     with pytest.raises(NoSolutionError, match="phase 0 in vain"):
-        seek._look(prices, ways, may_refuse=False)
+        seek.cheapest._look(prices, ways, may_refuse=False)
 
 
 def test_plans_of_groups_are_raced_while_they_cost_less(seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +152,7 @@ def test_plans_of_groups_are_raced_while_they_cost_less(seek: PromiseSearch, mon
         usd_h = plans.get(cuts)
         return None if usd_h is None else SimpleNamespace(cost_usd_h=usd_h, places=places[usd_h])
 
-    monkeypatch.setattr(seek, "_without", without)
+    monkeypatch.setattr(seek.cheapest, "without", without)
     first = [("a", ((0, 1), (0, 1))), ("b", ((1, 2),)), ("a", ((0, 4),)), ("b", ((1, 3),))]
     for known, expected in ((12.0, first), (np.inf, [*first, ("a", ((0, 1),)), ("b", ((1, 3),))]), (10.0, [])):
         asked.clear()
@@ -168,21 +175,20 @@ def test_bounds_that_hardly_rise_are_given_some_patience(
     """Every allocation settles some groups and changes the next one; a cover may be unlikely only after several of them."""
     left = list(bounds)
     groups = SimpleNamespace(most=np.array([100]), covers=lambda most, price: np.zeros(101))
-    seek.groups, seek.price, seek.gap = cast("Any", [groups]), [np.ones(1)], 0.0
-    seek.base, seek.library = cast("Any", None), cast("Any", None)
-    seek.designs = cast("Any", SimpleNamespace(least=lambda costs: (0.0, [0.0])))
-    seek.covers = cast("CoverSearch", SimpleNamespace(settle=lambda places: True))
+    plans = seek.cheapest
+    plans.price, plans.designs = [np.ones(1)], cast("Any", SimpleNamespace(least=lambda costs: (0.0, [0.0])))
+    plans.covers = cast("CoverSearch", SimpleNamespace(groups=[groups], settle=lambda places: True))
 
     def solve(columns: object) -> Any:
         result = SimpleNamespace(bound_usd_h=left.pop(0))
         return SimpleNamespace(served=SimpleNamespace(result=result), places=[])
 
-    monkeypatch.setattr(search, "GroupColumns", SimpleNamespace(of=lambda *_: None))
+    monkeypatch.setattr(cheapest_plans, "GroupColumns", SimpleNamespace(of=lambda *_: None))
     for name, step in (
         ("_solve", solve),
-        ("_costs", lambda held: [0.0]),
-        ("_tighten_there", lambda plan: False),
+        ("costs", lambda held: [0.0]),
+        ("tighten_there", lambda plan: False),
     ):
-        monkeypatch.setattr(seek, name, step)
-    monkeypatch.setattr(search, "_smallest", lambda values, count: np.inf)
-    assert seek._bound(14.0) == found
+        monkeypatch.setattr(plans, name, step)
+    monkeypatch.setattr(cheapest_plans, "_smallest", lambda values, count: np.inf)
+    assert plans.bound(14.0) == found
