@@ -19,9 +19,10 @@ from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.extras import Extras, Indicator, SosSet
 from coralopt.solving.files import FileCheck, check_solution_file, read_model, write_model, write_solution
 from coralopt.solving.infeasibility import Conflict, SmallestRelaxation, find_conflict, smallest_relaxation
+from coralopt.solving.job import Job
 from coralopt.solving.matrix import Lazy, LazyNames, LazyRow, MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
-from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
+from coralopt.solving.plugin import MatrixPlugin, Status, lazy, named_options, statuses, stopped
 from coralopt.solving.problem import (
     ArrayFormulation,
     Check,
@@ -110,6 +111,7 @@ __all__ = [
     "solver_listing",
     "solver_names",
     "solvers_with",
+    "statuses",
     "stopped",
     "unknown_option",
     "write_model",

@@ -161,6 +161,11 @@ class LazyRow:
     lower: float
     upper: float
 
+    @property
+    def sides(self) -> list[tuple[str, float]]:
+        """``>`` with the lower side and ``<`` with the upper one, without those that are infinite."""
+        return [(sense, side) for sense, side in ((">", self.lower), ("<", self.upper)) if np.isfinite(side)]
+
     def is_violated(self, x: Floats) -> bool:
         """Whether a point misses it by more than rounding, relative to the size of its terms."""
         parts = [factor * float(x[j]) for j, factor in self.terms.items()]

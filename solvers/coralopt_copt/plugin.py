@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,26 +13,29 @@ import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.solving import Limit, RawResult, Reason
-from coralopt.solving.plugin import Job, SizeLimited, Status, lazy, named_options, stopped
+from coralopt.solving.job import Job
+from coralopt.solving.plugin import SizeLimited, lazy, named_options, public_names, statuses
 
 if TYPE_CHECKING:
     from coptpy import Envr, Model
 
 coptpy = lazy("coptpy")
-_OPTIONS = {"log": "Logging", "rel_gap": "RelGap", "abs_gap": "AbsGap", "threads": "Threads"}
+_OPTIONS = {"rel_gap": "RelGap", "abs_gap": "AbsGap", "threads": "Threads"}
 _OPTIONS |= {"time_limit": "TimeLimit", "node_limit": "NodeLimit"}
-_STATUSES: dict[str, Status] = {
-    "OPTIMAL": (Reason.OPTIMAL, None),
-    "INFEASIBLE": (Reason.INFEASIBLE, None),
-    "UNBOUNDED": (Reason.UNBOUNDED, None),
-    "INF_OR_UNB": (Reason.INFEASIBLE_OR_UNBOUNDED, None),
-    "TIMEOUT": stopped(Limit.TIME),
-    "NODELIMIT": stopped(Limit.NODE),
-    "ITERLIMIT": stopped(Limit.WORK),
-    "INTERRUPTED": stopped(Limit.INTERRUPTED),
-    "UNFINISHED": stopped(None),
-    **dict.fromkeys(("NUMERICAL", "IMPRECISE"), (Reason.NUMERICAL_ERROR, None)),
-}
+_STATUSES = statuses(
+    {
+        Reason.OPTIMAL: "OPTIMAL",
+        Reason.INFEASIBLE: "INFEASIBLE",
+        Reason.UNBOUNDED: "UNBOUNDED",
+        Reason.INFEASIBLE_OR_UNBOUNDED: "INF_OR_UNB",
+        Limit.TIME: "TIMEOUT",
+        Limit.NODE: "NODELIMIT",
+        Limit.WORK: "ITERLIMIT",
+        Limit.INTERRUPTED: "INTERRUPTED",
+        Reason.NO_SOLUTION_FOUND: "UNFINISHED",
+        Reason.NUMERICAL_ERROR: "NUMERICAL IMPRECISE",
+    }
+)
 
 
 class CoptBackend(SizeLimited):
@@ -64,9 +67,8 @@ class CoptBackend(SizeLimited):
         model.setObjSense(codes.MAXIMIZE if matrix.maximize else codes.MINIMIZE)
         model.setObjConst(float(matrix.offset))
         if job.start is not None:
-            known = np.flatnonzero(~np.isnan(job.start))
-            columns = model.getVars()
-            model.setMipStart([columns[int(j)] for j in known], job.start[known].tolist())
+            (positions, values), columns = job.known_start, model.getVars()
+            model.setMipStart([columns[j] for j in positions.tolist()], values.tolist())
             model.loadMipStart()
         try:
             with job.solving():
@@ -109,10 +111,9 @@ def _environment() -> Envr:
 
 
 def _set_options(model: Model, job: Job) -> None:
-    common = named_options(job.options, _OPTIONS)
-    common["Logging"] = int(job.options.log)
+    common = named_options(job.options, _OPTIONS, log=("Logging", 1, 0))
     if job.options.presolve is not None or job.is_mip:
         # With whole columns only where it is asked for: COPT 8.0's presolve calls 42.1875 optimal where 39.5 is.
         common["Presolve"] = -1 if job.options.presolve else 0
-    known = [name for name in dir(coptpy.COPT.Param) if name[0] != "_"]
-    job.set_options("COPT", common, lambda: known, model.getParam, model.setParam)
+    known = partial(public_names, coptpy.COPT.Param)
+    job.set_options("COPT", common, known, model.getParam, model.setParam)

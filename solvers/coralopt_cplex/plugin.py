@@ -11,7 +11,9 @@ import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason
-from coralopt.solving.plugin import Job, SizeLimited, Status, lazy, named_options, stopped
+from coralopt.solving.job import Job
+from coralopt.solving.plugin import SizeLimited, lazy, named_options, statuses
+from coralopt.solving.rows import kinds_of_rows, with_infinity
 
 if TYPE_CHECKING:
     from cplex import Cplex
@@ -21,17 +23,19 @@ TOO_LARGE = 1016
 _OPTIONS = {"rel_gap": "mip.tolerances.mipgap", "abs_gap": "mip.tolerances.absmipgap", "seed": "randomseed"}
 _OPTIONS |= {"threads": "threads", "time_limit": "timelimit", "node_limit": "mip.limits.nodes"}
 #: The beginning of the name of a status.
-_STATUSES: dict[str, Status] = {
-    **dict.fromkeys(("optimal", "MIP_optimal"), (Reason.OPTIMAL, None)),
-    **dict.fromkeys(("infeasible_or_unbounded", "MIP_infeasible_or_unbounded"), (Reason.INFEASIBLE_OR_UNBOUNDED, None)),
-    **dict.fromkeys(("infeasible", "MIP_infeasible"), (Reason.INFEASIBLE, None)),
-    **dict.fromkeys(("unbounded", "MIP_unbounded", "relaxation_unbounded"), (Reason.UNBOUNDED, None)),
-    **dict.fromkeys(("MIP_time_limit", "abort_time_limit"), stopped(Limit.TIME)),
-    "node_limit": stopped(Limit.NODE),
-    "mem_limit": stopped(Limit.MEMORY),
-    **dict.fromkeys(("MIP_abort", "abort_user"), stopped(Limit.INTERRUPTED)),
-    **dict.fromkeys(("num_best", "fail", "optimal_infeasible"), (Reason.NUMERICAL_ERROR, None)),
-}
+_STATUSES = statuses(
+    {
+        Reason.OPTIMAL: "optimal MIP_optimal",
+        Reason.INFEASIBLE_OR_UNBOUNDED: "infeasible_or_unbounded MIP_infeasible_or_unbounded",
+        Reason.INFEASIBLE: "infeasible MIP_infeasible",
+        Reason.UNBOUNDED: "unbounded MIP_unbounded relaxation_unbounded",
+        Limit.TIME: "MIP_time_limit abort_time_limit",
+        Limit.NODE: "node_limit",
+        Limit.MEMORY: "mem_limit",
+        Limit.INTERRUPTED: "MIP_abort abort_user",
+        Reason.NUMERICAL_ERROR: "num_best fail optimal_infeasible",
+    }
+)
 
 
 class CplexBackend(SizeLimited):
@@ -56,8 +60,8 @@ class CplexBackend(SizeLimited):
             _set_options(model, job)
             _pass_model(model, job.matrix)
             if job.start is not None:
-                known, starts = np.flatnonzero(~np.isnan(job.start)), model.MIP_starts
-                starts.add(cplex.SparsePair(known.tolist(), job.start[known].tolist()), starts.effort_level.auto)
+                (positions, values), starts = job.known_start, model.MIP_starts
+                starts.add(cplex.SparsePair(positions.tolist(), values.tolist()), starts.effort_level.auto)
             job.stop = model.use_aborter(cplex.Aborter()).abort
             try:
                 with job.solving():
@@ -92,9 +96,7 @@ class CplexBackend(SizeLimited):
 
 
 def _set_options(model: Cplex, job: Job) -> None:
-    common = named_options(job.options, _OPTIONS)
-    if job.options.presolve is not None:
-        common["preprocessing.presolve"] = int(job.options.presolve)
+    common = named_options(job.options, _OPTIONS, presolve=("preprocessing.presolve", 1, 0))
 
     def parameter(name: str) -> Any:
         return reduce(getattr, name.split("."), model.parameters)
@@ -106,19 +108,19 @@ def _set_options(model: Cplex, job: Job) -> None:
 
 
 def _pass_model(model: Cplex, matrix: MilpMatrix) -> None:
-    infinity = cplex.infinity
-    kinds = "".join("I" if whole else "C" for whole in matrix.integer) if matrix.integer.any() else ""
-    bounds = {"lb": np.maximum(matrix.lower, -infinity).tolist(), "ub": np.minimum(matrix.upper, infinity).tolist()}
-    model.variables.add(obj=matrix.c.tolist(), types=kinds, **bounds)
+    matrix = with_infinity(matrix, cplex.infinity)
+    types = "".join(np.where(matrix.integer, "I", "C")) if matrix.integer.any() else ""
+    model.variables.add(obj=matrix.c.tolist(), types=types, lb=matrix.lower.tolist(), ub=matrix.upper.tolist())
     sense = model.objective.sense
     model.objective.set_sense(sense.maximize if matrix.maximize else sense.minimize)
     model.objective.set_offset(float(matrix.offset))
-    low, high = np.maximum(matrix.row_lower, -infinity), np.minimum(matrix.row_upper, infinity)
-    both = (low > -infinity) & (high < infinity)
-    senses = np.where(low == high, "E", np.where(both, "R", np.where(high < infinity, "L", "G")))
-    right = np.where(senses == "L", high, low)
-    spans = np.where(senses == "R", high - low, 0.0)
-    model.linear_constraints.add(senses="".join(senses), rhs=right.tolist(), range_values=spans.tolist())
+    kinds, low, high = kinds_of_rows(matrix, cplex.infinity), matrix.row_lower, matrix.row_upper
+    model.linear_constraints.add(
+        # CPLEX has no free rows: here they have no lower side but its infinity.
+        senses="".join(np.where(kinds == "N", "G", kinds)),
+        rhs=np.where(kinds == "L", high, low).tolist(),
+        range_values=np.where(kinds == "R", high - low, 0.0).tolist(),
+    )
     entries = matrix.a.tocoo()
     if entries.nnz:
         triples = zip(entries.row.tolist(), entries.col.tolist(), entries.data.tolist(), strict=True)

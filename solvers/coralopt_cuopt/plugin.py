@@ -9,8 +9,9 @@ import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason
+from coralopt.solving.job import Job
 from coralopt.solving.options import OptionValue
-from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
+from coralopt.solving.plugin import MatrixPlugin, lazy, named_options, statuses, stopped
 
 cuopt = lazy("cuopt.linear_programming")
 parameters = lazy("cuopt.linear_programming.solver.solver_parameters")
@@ -23,17 +24,18 @@ _OWN: dict[str, OptionValue] = {
     **{"crossover": True, "infeasibility_detection": True},
 }
 #: Termination statuses of linear and of mixed-integer programmes by name; any other says nothing.
-_STATUSES: dict[str, Status] = {
-    "Optimal": (Reason.OPTIMAL, None),
-    **dict.fromkeys(("PrimalInfeasible", "Infeasible"), (Reason.INFEASIBLE, None)),
-    "DualInfeasible": (Reason.INFEASIBLE_OR_UNBOUNDED, None),
-    "UnboundedOrInfeasible": (Reason.INFEASIBLE_OR_UNBOUNDED, None),
-    "Unbounded": (Reason.UNBOUNDED, None),
-    "TimeLimit": stopped(Limit.TIME),
-    **dict.fromkeys(("IterationLimit", "WorkLimit"), stopped(Limit.WORK)),
-    **dict.fromkeys(("FeasibleFound", "PrimalFeasible"), stopped(Limit.OTHER)),
-    "NumericalError": (Reason.NUMERICAL_ERROR, None),
-}
+_STATUSES = statuses(
+    {
+        Reason.OPTIMAL: "Optimal",
+        Reason.INFEASIBLE: "PrimalInfeasible Infeasible",
+        Reason.INFEASIBLE_OR_UNBOUNDED: "DualInfeasible UnboundedOrInfeasible",
+        Reason.UNBOUNDED: "Unbounded",
+        Limit.TIME: "TimeLimit",
+        Limit.WORK: "IterationLimit WorkLimit",
+        Limit.OTHER: "FeasibleFound PrimalFeasible",
+        Reason.NUMERICAL_ERROR: "NumericalError",
+    }
+)
 
 
 class CuoptBackend(MatrixPlugin):
@@ -51,9 +53,7 @@ class CuoptBackend(MatrixPlugin):
     def run(self, job: Job) -> RawResult:
         """One fresh data model, solved once."""
         settings = cuopt.SolverSettings()
-        common: dict[str, OptionValue] = {**_OWN, **named_options(job.options, _OPTIONS)}
-        if job.options.presolve is not None:
-            common["presolve"] = int(job.options.presolve)
+        common = {**_OWN, **named_options(job.options, _OPTIONS, presolve=("presolve", 1, 0))}
         known = list(parameters.solver_params)
         job.set_options("cuOpt", common, lambda: known, settings.get_parameter, settings.set_parameter)
         model = _model(job.matrix)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from coralopt.solving import Capability, Limit, RawResult, Reason
-from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
+from coralopt.solving.job import Job
+from coralopt.solving.plugin import MatrixPlugin, lazy, named_options, statuses
 from coralopt_ortools.scaling import MOST, whole_bounds, whole_objective, whole_rows
 
 if TYPE_CHECKING:
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
 cp_model = lazy("ortools.sat.python.cp_model")
 _OPTIONS = {"log": "log_search_progress", "rel_gap": "relative_gap_limit", "seed": "random_seed"}
 _OPTIONS |= {"threads": "num_workers", "time_limit": "max_time_in_seconds", "presolve": "cp_model_presolve"}
-_STATUSES: dict[str, Status] = {
-    "OPTIMAL": (Reason.OPTIMAL, None),
-    "FEASIBLE": stopped(Limit.TIME),
-    "UNKNOWN": stopped(Limit.TIME),
-    "INFEASIBLE": (Reason.INFEASIBLE, None),
-}
+_STATUSES = statuses({Reason.OPTIMAL: "OPTIMAL", Limit.TIME: "FEASIBLE UNKNOWN", Reason.INFEASIBLE: "INFEASIBLE"})
 
 
 class CpSatBackend(MatrixPlugin):
@@ -55,9 +51,8 @@ class CpSatBackend(MatrixPlugin):
         shift = round(Fraction(matrix.offset) * scale)
         expression = cp_model.LinearExpr.weighted_sum(variables, weights) + shift
         (model.maximize if matrix.maximize else model.minimize)(expression)
-        if job.start is not None:
-            for j in np.flatnonzero(~np.isnan(job.start)):
-                model.add_hint(variables[j], round(float(job.start[j])))
+        for j, value in zip(*job.known_start, strict=True):
+            model.add_hint(variables[j], round(float(value)))
         _set_options(solver, job, float(scale))
 
         def unscaled(value: float) -> float:

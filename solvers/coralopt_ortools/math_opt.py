@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason
+from coralopt.solving.job import Job
 from coralopt.solving.options import OptionValue
-from coralopt.solving.plugin import Job, MatrixPlugin, lazy
+from coralopt.solving.plugin import MatrixPlugin, lazy
 
 mathopt = lazy("ortools.math_opt.python.mathopt")
 interrupter = lazy("ortools.util.python.solve_interrupter")

@@ -10,6 +10,7 @@ import numpy as np
 
 from coralopt.errors import UnsupportedError
 from coralopt.solving import MilpMatrix
+from coralopt.solving.rows import row_terms
 from coralopt.types import Ints
 
 #: Largest sum of coefficient times value that 64-bit integers are trusted with.
@@ -47,10 +48,8 @@ def whole_rows(matrix: MilpMatrix, largest: Sequence[int]) -> Iterator[WholeRow]
     Raises:
         UnsupportedError: A row in whole numbers needs more than 64 bits.
     """
-    by_row = matrix.a.tocsr()
-    for i in range(matrix.shape[0]):
-        part = slice(by_row.indptr[i], by_row.indptr[i + 1])
-        columns, values = by_row.indices[part].tolist(), _fractions(by_row.data[part])
+    for i, (columns, factors) in enumerate(row_terms(matrix)):
+        values = _fractions(factors)
         if not any(values):
             continue
         scale = Fraction(math.lcm(*(value.denominator for value in values)))

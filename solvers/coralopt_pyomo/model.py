@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.rows import row_terms
 from coralopt.types import Floats
 
 
@@ -27,14 +28,12 @@ def model_of_matrix(matrix: MilpMatrix) -> Any:
         whole = bool(matrix.integer[j])
         variable.setlb(None if low == -math.inf else math.ceil(low - 1e-9) if whole else low)
         variable.setub(None if high == math.inf else math.floor(high + 1e-9) if whole else high)
-    by_row = matrix.a.tocsr()
     model.row = pyo.Constraint(pyo.Any)
-    for i, (low, high) in enumerate(zip(matrix.row_lower.tolist(), matrix.row_upper.tolist(), strict=True)):
-        part = slice(by_row.indptr[i], by_row.indptr[i + 1])
+    rows = zip(matrix.row_lower.tolist(), matrix.row_upper.tolist(), row_terms(matrix), strict=True)
+    for i, (low, high, (positions, factors)) in enumerate(rows):
         # A row without coefficients is a constant to Pyomo; one with coefficient 0 is not.
-        indices = by_row.indices[part].tolist() or [0]
-        coefficients = by_row.data[part].tolist() or [0.0]
-        body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=[model.x[j] for j in indices])
+        terms = {"linear_coefs": factors or [0.0], "linear_vars": [model.x[j] for j in positions or [0]]}
+        body = LinearExpression(constant=0, **terms)
         if low == high:
             model.row[i, "eq"] = body == low
             continue

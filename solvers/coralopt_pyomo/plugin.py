@@ -34,25 +34,28 @@ from coralopt.solving import (
     fast_build,
     get_backend,
 )
+from coralopt.solving.job import Job
 from coralopt.solving.options import OptionValue
-from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
+from coralopt.solving.plugin import MatrixPlugin, Status, lazy, named_options, statuses, stopped
 from coralopt.types import Floats
 from coralopt_pyomo.model import model_of_matrix, values_of
 
 highspy = lazy("highspy")
 #: Termination conditions of both generations by name.
-_STATUSES: dict[str, Status] = {
-    **dict.fromkeys(("convergenceCriteriaSatisfied", "optimal", "globallyOptimal"), (Reason.OPTIMAL, None)),
-    **dict.fromkeys(("provenInfeasible", "infeasible"), (Reason.INFEASIBLE, None)),
-    "unbounded": (Reason.UNBOUNDED, None),
-    "infeasibleOrUnbounded": (Reason.INFEASIBLE_OR_UNBOUNDED, None),
-    "maxTimeLimit": stopped(Limit.TIME),
-    **dict.fromkeys(("iterationLimit", "maxEvaluations"), stopped(Limit.NODE)),
-    "maxIterations": stopped(Limit.WORK),
-    **dict.fromkeys(("objectiveLimit", "resourceInterrupt"), stopped(Limit.OTHER)),
-    **dict.fromkeys(("interrupted", "userInterrupt"), stopped(Limit.INTERRUPTED)),
-    **dict.fromkeys(("unknown", "feasible", "noSolution"), stopped(None)),
-}
+_STATUSES = statuses(
+    {
+        Reason.OPTIMAL: "convergenceCriteriaSatisfied optimal globallyOptimal",
+        Reason.INFEASIBLE: "provenInfeasible infeasible",
+        Reason.UNBOUNDED: "unbounded",
+        Reason.INFEASIBLE_OR_UNBOUNDED: "infeasibleOrUnbounded",
+        Limit.TIME: "maxTimeLimit",
+        Limit.NODE: "iterationLimit maxEvaluations",
+        Limit.WORK: "maxIterations",
+        Limit.OTHER: "objectiveLimit resourceInterrupt",
+        Limit.INTERRUPTED: "interrupted userInterrupt",
+        Reason.NO_SOLUTION_FOUND: "unknown feasible noSolution",
+    }
+)
 _HIGHS = {"rel_gap": "mip_rel_gap", "abs_gap": "mip_abs_gap", "threads": "threads", "seed": "random_seed"}
 _HIGHS |= {"node_limit": "mip_max_nodes"}
 _GUROBI = {"rel_gap": "MIPGap", "threads": "Threads", "seed": "Seed", "node_limit": "NodeLimit"}

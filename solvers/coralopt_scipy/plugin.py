@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from coralopt.solving import Capability, Limit, RawResult, Reason
+from coralopt.solving.job import Job
 from coralopt.solving.options import OptionValue
-from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
+from coralopt.solving.plugin import MatrixPlugin, Status, lazy, named_options, stopped
+from coralopt.solving.rows import by_sense
 from coralopt.types import Floats
 
 optimize = lazy("scipy.optimize")
@@ -88,10 +90,7 @@ def _integer(job: Job, sign: float, wanted: dict[str, OptionValue]) -> tuple[Any
 def _linear(job: Job, sign: float, wanted: dict[str, OptionValue]) -> tuple[Any, Floats | None]:
     """linprog knows equations and upper sides only: a row goes in by each of its sides, and its prices add up."""
     matrix, by_row = job.matrix, job.matrix.a.tocsr()
-    same = matrix.row_lower == matrix.row_upper
-    equal = np.flatnonzero(same)
-    above = np.flatnonzero(~same & np.isfinite(matrix.row_upper))
-    below = np.flatnonzero(~same & np.isfinite(matrix.row_lower))
+    (_, equal, right), (_, below, least), (_, above, most) = by_sense(matrix)
     sides = by_row[np.concatenate([above, below])].multiply(
         np.repeat([[1.0], [-1.0]], [len(above), len(below)], axis=0)
     )
@@ -100,9 +99,9 @@ def _linear(job: Job, sign: float, wanted: dict[str, OptionValue]) -> tuple[Any,
         result = optimize.linprog(
             sign * matrix.c,
             A_ub=sides.tocsr(),
-            b_ub=np.concatenate([matrix.row_upper[above], -matrix.row_lower[below]]),
+            b_ub=np.concatenate([most, -least]),
             A_eq=by_row[equal],
-            b_eq=matrix.row_lower[equal],
+            b_eq=right,
             bounds=np.column_stack([matrix.lower, matrix.upper]),
             method="highs",
             options=own,

@@ -11,8 +11,9 @@ import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.solving import Capability, Limit, RawResult, Reason
-from coralopt.solving.options import OptionValue
-from coralopt.solving.plugin import Job, SizeLimited, Status, lazy, named_options, stopped
+from coralopt.solving.job import Job
+from coralopt.solving.plugin import SizeLimited, lazy, named_options, public_names, statuses, stopped
+from coralopt.solving.rows import kinds_of_rows, with_infinity
 
 if TYPE_CHECKING:
     from xpress import problem
@@ -21,11 +22,9 @@ xpress = lazy("xpress")
 _OPTIONS = {"rel_gap": "miprelstop", "abs_gap": "mipabsstop", "seed": "randomseed", "threads": "threads"}
 _OPTIONS |= {"time_limit": "timelimit", "node_limit": "maxnode"}
 #: By the solution's status; the reason for stopping tells the limit.
-_STATUSES: dict[str, Status] = {
-    "OPTIMAL": (Reason.OPTIMAL, None),
-    "INFEASIBLE": (Reason.INFEASIBLE, None),
-    "UNBOUNDED": (Reason.UNBOUNDED, None),
-}
+_STATUSES = statuses(
+    {Reason.OPTIMAL: "OPTIMAL", Reason.INFEASIBLE: "INFEASIBLE", Reason.UNBOUNDED: "UNBOUNDED"},
+)
 _LIMITS = {"TIMELIMIT": Limit.TIME, "NODELIMIT": Limit.NODE, "ITERLIMIT": Limit.WORK, "WORKLIMIT": Limit.WORK}
 _LIMITS |= {"SOLLIMIT": Limit.SOLUTION, "MEMORYERROR": Limit.MEMORY, "CTRLC": Limit.INTERRUPTED}
 _LIMITS |= {"USER": Limit.INTERRUPTED}
@@ -58,8 +57,8 @@ class XpressBackend(SizeLimited):
             _set_options(model, job)
             _pass_model(model, job)
             if job.start is not None:
-                known = np.flatnonzero(~np.isnan(job.start))
-                model.addMipSol(job.start[known].tolist(), known.tolist())
+                positions, values = job.known_start
+                model.addMipSol(values.tolist(), positions.tolist())
             with job.solving():
                 model.optimize()
         except (xpress.SolverError, xpress.ModelError, xpress.InterfaceError) as error:
@@ -86,24 +85,19 @@ class XpressBackend(SizeLimited):
 
 def _set_options(model: problem, job: Job) -> None:
     controls = model.controls
-    common: dict[str, OptionValue] = {**named_options(job.options, _OPTIONS), "outputlog": int(job.options.log)}
+    common = named_options(job.options, _OPTIONS, log=("outputlog", 1, 0), presolve=("presolve", 1, 0))
     # Else it cuts off what is less than 1e-5, or a share of 1e-4, better than its incumbent, and its bound stays behind.
     common |= {"mipaddcutoff": 0.0, "miprelcutoff": 0.0}
     if job.is_mip:
         # Its own 1e-6 lets a solution pass the bound by more than that after its presolve is undone.
         common["feastol"] = 1e-9
-    if job.options.presolve is not None:
-        common["presolve"] = int(job.options.presolve)
-    known = [name for name in dir(controls) if name[0] != "_"]
-
-    job.set_options("Xpress", common, lambda: known, partial(getattr, controls), partial(setattr, controls))
+    known = partial(public_names, controls)
+    job.set_options("Xpress", common, known, partial(getattr, controls), partial(setattr, controls))
 
 
 def _pass_model(model: problem, job: Job) -> None:
-    matrix, infinity = job.matrix, xpress.infinity
-    low, high = np.maximum(matrix.row_lower, -infinity), np.minimum(matrix.row_upper, infinity)
-    below, above = low > -infinity, high < infinity
-    kinds = np.where(low == high, "E", np.where(below & above, "R", np.where(above, "L", np.where(below, "G", "N"))))
+    matrix = with_infinity(job.matrix, xpress.infinity)
+    kinds, low, high = kinds_of_rows(matrix, xpress.infinity), matrix.row_lower, matrix.row_upper
     rows = {
         "rowtype": kinds.tolist(),
         "rhs": np.where(kinds == "N", 0.0, np.where(kinds == "G", low, high)).tolist(),
@@ -114,8 +108,8 @@ def _pass_model(model: problem, job: Job) -> None:
         "start": matrix.a.indptr.tolist(),
         "rowind": matrix.a.indices.tolist(),
         "rowcoef": matrix.a.data.tolist(),
-        "lb": np.maximum(matrix.lower, -infinity).tolist(),
-        "ub": np.minimum(matrix.upper, infinity).tolist(),
+        "lb": matrix.lower.tolist(),
+        "ub": matrix.upper.tolist(),
     }
     whole = np.flatnonzero(matrix.integer).tolist()
     model.loadMIP(**rows, **columns, coltype=["I"] * len(whole), entind=whole)
