@@ -114,7 +114,7 @@ class GurobiBackend(MatrixPlugin):
                 start_accepted=bool(taken),
                 objective=float(model.ObjVal) if usable else None,
                 basis=basis,
-                pool=_pool(model, columns) if usable and options.solutions > 1 else (),
+                pool=_pool(model, columns) if usable and job.is_mip and options.solutions > 1 else (),
             )
 
     def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[Member]:

@@ -247,7 +247,7 @@ def _run_old(name: str, interface: Any, model: Any, job: Job) -> RawResult:
     native = _native(name, _OLD_OPTIONS.get(prefix, {}), job.options)
     # Executables take whole seconds, at least one.
     seconds = job.options.time_limit
-    how: dict[str, Any] = {} if seconds is None else {"timelimit": max(1, math.ceil(seconds))}
+    how: dict[str, Any] = {} if seconds in (None, math.inf) else {"timelimit": max(1, math.ceil(seconds or 0.0))}
     job.effective = {**native, **how}
     with tempfile.TemporaryDirectory(prefix="coralopt-") as folder, LoggingIntercept(module="pyomo") as said:
         log = Path(folder) / "log"

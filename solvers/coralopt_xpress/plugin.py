@@ -69,7 +69,8 @@ class XpressBackend(SizeLimited):
         words, end = attributes.solstatus.name, xpress.StopType(attributes.stopstatus).name
         reason, limit = _STATUSES.get(words, stopped(_LIMITS.get(end)))
         has = words in ("OPTIMAL", "FEASIBLE")
-        duals = words == "OPTIMAL" and not job.is_mip
+        # Without rows it has no prices to give.
+        duals = words == "OPTIMAL" and not job.is_mip and job.matrix.shape[0] > 0
         return RawResult(
             reason,
             limit,

@@ -129,6 +129,12 @@ def row_without_coefficients(backend: MatrixBackend) -> None:
     assert result.termination.reason is Reason.INFEASIBLE, result.termination
 
 
+@case(Capability.LP)
+def linear_without_rows(backend: MatrixBackend) -> None:
+    """There is an optimum though there is no row that could have a price."""
+    _optimum(backend, matrix([1, -2], bounds=[(-3, 4), (-3, 4)], integer=False), -11)
+
+
 @case(Capability.BOXED)
 def no_rows(backend: MatrixBackend) -> None:
     """Bounds alone decide."""

@@ -256,6 +256,15 @@ def several_solutions(backend: MatrixBackend) -> None:
     assert not any(examine(programme, point)[1] for point in result.pool)
 
 
+@case(Capability.LP, Capability.POOL)
+def several_solutions_of_a_linear_programme(backend: MatrixBackend) -> None:
+    """Where there is only one to keep it is the optimum."""
+    programme = matrix([-3, -2], [([1, 1], -INFINITY, 3)], (0, 2), integer=False)
+    result = solve_matrix(programme, backend, SolveOptions(solutions=3))
+    assert math.isclose(result.objective, -8.0, abs_tol=1e-6)
+    assert math.isclose(programme.objective(result.pool[0]), -8.0, abs_tol=1e-6)
+
+
 @case(Capability.BOXED)
 def export_and_reread_same_optimum(backend: MatrixBackend) -> None:
     """What is written as LP or MPS and read back is the same problem."""

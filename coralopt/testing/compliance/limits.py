@@ -26,6 +26,14 @@ def no_time_at_all(backend: MatrixBackend) -> None:
 
 
 @case(Capability.BOXED)
+def endless_time_limit(backend: MatrixBackend) -> None:
+    """An infinite time limit is none."""
+    programme = knapsack(items=6)
+    result = solve_matrix(programme, backend, SolveOptions(time_limit=math.inf))
+    assert result.objective == best_by_enumeration(programme)
+
+
+@case(Capability.BOXED)
 def time_limit_keeps_the_incumbent(backend: MatrixBackend) -> None:
     """The best solution so far is what a time limit is for; Pyomo reads CBC's bound of a maximum with the other sign."""
     begun, split = time.perf_counter(), market_split()
