@@ -113,11 +113,11 @@ def really(plain: TemplateLibrary, linked: Any) -> dict[str, float]:
     """What the paper's placements give over real links, relative to what they promise, by model phase."""
     values, coupling = placement_tables(linked, scenario_tables(linked))
     assert coupling is not None
-    found = {}
+    relative = {}
     for phase, table in zip(plain.phases, values, strict=True):
         real = [throughput_of(table, phase.placement(row), coupling) for row in range(len(phase))]
-        found[phase.key] = float((np.array(real) / phase.throughput).mean() - 1)
-    return found
+        relative[phase.key] = float((np.array(real) / phase.throughput).mean() - 1)
+    return relative
 
 
 if __name__ == "__main__":

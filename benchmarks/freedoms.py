@@ -178,8 +178,8 @@ def changed(document: Any, change: Any) -> Any:  # JSON
         return change
     own = document if isinstance(document, Mapping) else {}
     keys = list(own) if "*" in change else list(change)
-    made = {**own, **{key: changed(own.get(key), change.get(key, change.get("*"))) for key in keys}}
-    return {key: value for key, value in made.items() if value is not None}
+    merged = {**own, **{key: changed(own.get(key), change.get(key, change.get("*"))) for key in keys}}
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def figures(scenario: ResolvedScenario, arriving: ResolvedScenario) -> tuple[float, float, float, float]:

@@ -56,12 +56,12 @@ def instance(columns: int) -> Any:
 
 def begin(problem: Any) -> dict[tuple[int, int], int]:
     """Enough instances of each phase's best template in region 0: an answer to check."""
-    found = {}
+    counts = {}
     for p, demand in enumerate(problem.demand):
         mine = np.flatnonzero(problem.phase == p)
         best = int(mine[np.argmax(problem.throughput[mine])])
-        found[best, 0] = int(np.ceil(demand / problem.throughput[best]))
-    return found
+        counts[best, 0] = int(np.ceil(demand / problem.throughput[best]))
+    return counts
 
 
 def arrays(problem: Any) -> Any:
@@ -198,10 +198,10 @@ def through_coralopt(problem: Any, route: str) -> tuple[int, int]:
     from coralopt.solving import SolveOptions, solve
 
     start = Allocation.of(begin(problem))
-    found = solve(problem, "highs", "split", SolveOptions(time_limit=0.0), start=start, route=route)
-    assert found.answer is not None
-    assert found.shape is not None
-    return found.shape
+    solution = solve(problem, "highs", "split", SolveOptions(time_limit=0.0), start=start, route=route)
+    assert solution.answer is not None
+    assert solution.shape is not None
+    return solution.shape
 
 
 def through_pyomo(problem: Any) -> tuple[int, int]:
@@ -288,10 +288,8 @@ def main() -> None:
             if said.returncode:
                 print(f"{columns:8}  {route:16} {(said.stderr.splitlines() or ['ended'])[-1][:80]}")
                 continue
-            found = json.loads(said.stdout.splitlines()[-1])
-            print(
-                f"{found['columns']:8.0f}  {route:16} {found['cpu_s']:8.2f} {found['wall_s']:8.2f} {found['mib']:8.0f}"
-            )
+            row = json.loads(said.stdout.splitlines()[-1])
+            print(f"{row['columns']:8.0f}  {route:16} {row['cpu_s']:8.2f} {row['wall_s']:8.2f} {row['mib']:8.0f}")
 
 
 if __name__ == "__main__":

@@ -89,13 +89,13 @@ def main() -> None:
             begin = time.perf_counter()
             guess = None if start == "none" else {k: r["throughput"] for k, r in queueing(scenario, target).items()}
             settings = VerifiedSettings(target, start=guess or {})
-            found = plan_verified(PlanRequest(scenario), Traffic(options.traffic), settings)
-            first = next((n for n, item in enumerate(found.rounds, 1) if item.passed), 0)
+            outcome = plan_verified(PlanRequest(scenario), Traffic(options.traffic), settings)
+            first = next((n for n, item in enumerate(outcome.rounds, 1) if item.passed), 0)
             note = (
-                f"{'verified' if found.verified else 'NOT verified'}, {len(found.rounds)} rounds, first passed in "
+                f"{'verified' if outcome.verified else 'NOT verified'}, {len(outcome.rounds)} rounds, first passed in "
                 f"{first}, {time.perf_counter() - begin:.0f} s"
             )
-            row(f"learned for {target:.0%}, from {start}", found.plan, scenario, options.traffic, fresh, note)
+            row(f"learned for {target:.0%}, from {start}", outcome.plan, scenario, options.traffic, fresh, note)
 
 
 if __name__ == "__main__":

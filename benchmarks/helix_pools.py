@@ -29,10 +29,10 @@ def main() -> None:
     for name, (tokens, seconds) in HELIX.items():
         pool = load_pool(name)
         for solver in arguments.solvers:
-            found = place_pool(pool, solver=solver)
+            placed = place_pool(pool, solver=solver)
             print(
-                f"{name:<10}{solver:<8}{found.throughput:>12.3f}{found.bound:>12.3f}{len(found.placement.stages):>8}"
-                f"{found.seconds:>9.2f}{tokens:>16.3f}{seconds:>9,.0f}",
+                f"{name:<10}{solver:<8}{placed.throughput:>12.3f}{placed.bound:>12.3f}{len(placed.placement.stages):>8}"
+                f"{placed.seconds:>9.2f}{tokens:>16.3f}{seconds:>9,.0f}",
                 flush=True,
             )
     pool = load_pool("helix-10")

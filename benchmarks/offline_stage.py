@@ -73,11 +73,11 @@ def measure(point: dict[str, Any]) -> dict[str, Any]:
             values = np.ascontiguousarray(values[..., at])
         sets = node_sets([c.memory_gib for c in chosen], point["max_nodes"])
         started = time.perf_counter()
-        found = sweep(values, sets, workers=point["workers"])
+        swept = sweep(values, sets, workers=point["workers"])
         result |= {
             "seconds": time.perf_counter() - started,
             "node_sets": len(sets),
-            "templates": int((found.throughput > 0).sum()),
+            "templates": int((swept.throughput > 0).sum()),
             "layers": values.shape[3] - 1,
         }
     result["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -87,25 +87,25 @@ def measure(point: dict[str, Any]) -> dict[str, Any]:
 def points(parts: list[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """What to measure."""
     common = {"scenario": arguments.scenario, "phase": arguments.phase, "workers": arguments.workers}
-    found: list[dict[str, Any]] = []
+    chosen: list[dict[str, Any]] = []
     if "whole" in parts:
-        found.append({**common, "part": "whole", "label": f"all of {arguments.scenario}, with Parquet"})
+        chosen.append({**common, "part": "whole", "label": f"all of {arguments.scenario}, with Parquet"})
     if "nodes" in parts:
         for nodes in range(2, arguments.most_nodes + 1):
-            found.append(
+            chosen.append(
                 {**common, "part": "nodes", "max_nodes": nodes, "configurations": 20, "label": f"N_max = {nodes}"}
             )
     if "configurations" in parts:
         for count in (2, 4, 5, 10, 20):
             label = f"{count} configurations, N_max = 6"
-            found.append({**common, "part": "configurations", "max_nodes": 6, "configurations": count, "label": label})
+            chosen.append({**common, "part": "configurations", "max_nodes": 6, "configurations": count, "label": label})
     if "layers" in parts:
         for layers in (12, 24, 48, 96, 192):
             label = f"L = {layers}, N_max = 5"
-            found.append(
+            chosen.append(
                 {**common, "part": "layers", "max_nodes": 5, "configurations": 20, "layers": layers, "label": label}
             )
-    return found
+    return chosen
 
 
 def plot(lines: list[dict[str, Any]], path: Path) -> None:

@@ -158,14 +158,14 @@ class Table:
 
 def pool(problem: AllocationProblem, seed: int, factor: float) -> AllocationProblem:
     """A pool of that factor that whole instances can be served from: rounded up where rounding leaves too little."""
-    made = with_supply(problem, seed, factor)
+    supplied = with_supply(problem, seed, factor)
     try:
-        solve_allocation(made, options={"rel_gap": 0.5, "time_limit": 20.0})
+        solve_allocation(supplied, options={"rel_gap": 0.5, "time_limit": 20.0})
     except InfeasibleError:
-        made = with_supply(problem, seed, factor, whole=np.ceil)
+        supplied = with_supply(problem, seed, factor, whole=np.ceil)
     except NoSolutionError:
         pass
-    return made
+    return supplied
 
 
 def instance(base: AllocationProblem, case: str, factor: float, seed: int) -> AllocationProblem:

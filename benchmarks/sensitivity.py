@@ -53,7 +53,7 @@ def main(given: Sequence[str] | None = None) -> None:
             if not len(sets):
                 continue
             started = time.perf_counter()
-            found = sweep(table.values, sets)
+            swept = sweep(table.values, sets)
             seconds = time.perf_counter() - started
             usd = np.full(len(sets), np.inf)
             for region in price:
@@ -61,13 +61,13 @@ def main(given: Sequence[str] | None = None) -> None:
                 here = sets @ np.where(known, region, 0.0)
                 here[(sets[:, ~known] > 0).any(axis=1)] = np.inf
                 usd = np.minimum(usd, here)
-            best = float((found.throughput / usd).max())
+            best = float((swept.throughput / usd).max())
             line = {
                 "model_phase": phase.key,
                 "max_nodes": nodes,
                 "memory_ratio": arguments.ratio * nodes,
                 "node_sets": len(sets),
-                "templates": int((found.throughput > 0).sum()),
+                "templates": int((swept.throughput > 0).sum()),
                 "seconds": seconds,
                 "best": best,
                 "bound": bounds[phase.key],

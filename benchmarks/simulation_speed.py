@@ -174,15 +174,15 @@ def main() -> None:
     for row in FULL if options.full else ROWS:
         command = [sys.executable, __file__, "--row", json.dumps(row)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+        run = json.loads(done.stdout.splitlines()[-1])
         if options.json:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(run), flush=True)
             continue
         print(
-            f"{found['scenario']:9} {found['instances']:5d} {found['nodes']:5d} {found['rate']:6g} {found['duration']:8g} "
-            f"{found['requests']:9,d} {found['events']:10,d} {found['seconds']:7.2f} {found['cpu_seconds']:6.2f} "
-            f"{found['requests'] / found['cpu_seconds']:10,.0f} {found['duration'] / found['cpu_seconds']:11,.0f} "
-            f"{found['peak_mb']:8.0f} {found['imports_mb']:13.0f}",
+            f"{run['scenario']:9} {run['instances']:5d} {run['nodes']:5d} {run['rate']:6g} {run['duration']:8g} "
+            f"{run['requests']:9,d} {run['events']:10,d} {run['seconds']:7.2f} {run['cpu_seconds']:6.2f} "
+            f"{run['requests'] / run['cpu_seconds']:10,.0f} {run['duration'] / run['cpu_seconds']:11,.0f} "
+            f"{run['peak_mb']:8.0f} {run['imports_mb']:13.0f}",
             flush=True,
         )
 

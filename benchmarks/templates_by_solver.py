@@ -66,7 +66,7 @@ def main() -> None:
                 started = time.perf_counter()
                 try:
                     options = {"rel_gap": GAP, "time_limit": arguments.time_limit}
-                    found = best_placement(problem, solver, formulation, options)
+                    solution = best_placement(problem, solver, formulation, options)
                 except LicenseLimitError:
                     refused += 1
                     continue
@@ -75,12 +75,12 @@ def main() -> None:
                     wrong += 1
                     continue
                 seconds.append(time.perf_counter() - started)
-                if found.termination.limit is not None:
+                if solution.termination.limit is not None:
                     late += 1
-                elif known.answer is None or found.answer is None:
-                    wrong += (known.answer is None) != (found.answer is None)
-                    proven += (known.answer is None) == (found.answer is None)
-                elif abs(found.objective - known.objective) > 3 * GAP * known.objective:
+                elif known.answer is None or solution.answer is None:
+                    wrong += (known.answer is None) != (solution.answer is None)
+                    proven += (known.answer is None) == (solution.answer is None)
+                elif abs(solution.objective - known.objective) > 3 * GAP * known.objective:
                     wrong += 1
                 else:
                     proven += 1

@@ -62,10 +62,10 @@ def samples(
     gpu: str, degree: int, phase: str, names: Sequence[str] = MODELS
 ) -> list[tuple[Any, Any, Floats, Floats, float, Floats]]:
     """(model, configuration, tokens, sequences, context, measured ms) over the measured grid."""
-    found: list[tuple[Any, Any, Floats, Floats, float, Floats]] = []
+    measurements: list[tuple[Any, Any, Floats, Floats, float, Floats]] = []
     configuration = node_configurations().get(f"{degree}x{gpu}")
     if configuration is None:
-        return found
+        return measurements
     for name in names:
         model = models()[name]
         times = measured_grids(model, configuration)
@@ -76,8 +76,8 @@ def samples(
             batch = grid.batch
             measured, _ = grid.at(batch, float(length))
             tokens = batch * length if phase == "prefill" else batch
-            found.append((model, configuration, tokens, batch, float(length), measured))
-    return found
+            measurements.append((model, configuration, tokens, batch, float(length), measured))
+    return measurements
 
 
 def errors(rows: list[Any], efficiency: Efficiency, phase: str) -> Floats:
@@ -96,11 +96,11 @@ def solve(
     from scipy.optimize import least_squares
 
     bounds = (np.log(low), np.log(high))
-    found = [
+    fits = [
         least_squares(lambda p: residual(np.exp(p)), np.log(start), loss="soft_l1", f_scale=0.1, bounds=bounds)
         for start in starts
     ]
-    return np.asarray(np.exp(min(found, key=lambda result: float(result.cost)).x))
+    return np.asarray(np.exp(min(fits, key=lambda result: float(result.cost)).x))
 
 
 def rounded(values: Floats) -> list[float]:
@@ -108,7 +108,7 @@ def rounded(values: Floats) -> list[float]:
     return [float(f"{value:.4g}") for value in values]
 
 
-def made(p: Floats | list[float], links: dict[int, Link]) -> Efficiency:
+def efficiency_with(p: Floats | list[float], links: dict[int, Link]) -> Efficiency:
     """Efficiency from mfu, moe_mfu, half_tokens, mbu, overhead_ms."""
     mfu, moe, half, mbu, overhead = (float(value) for value in p)
     return Efficiency(mfu, moe, half, mbu, overhead, links, SOURCE)
@@ -118,7 +118,7 @@ def fit_kernels(single: list[Any], phase: str) -> list[float]:
     """The five figures that one GPU alone decides."""
     return rounded(
         solve(
-            lambda p: errors(single, made(p, {}), phase),
+            lambda p: errors(single, efficiency_with(p, {}), phase),
             [[0.6, 0.4, 5.0, 0.75, 0.02], [0.6, 0.1, 50.0, 0.75, 0.05]],
             [0.05, 0.02, 0.01, 0.1, 1e-4],
             [1.0, 1.0, 2000.0, 1.0, 1.0],
@@ -136,12 +136,12 @@ def fit(gpu: str, phase: str) -> Efficiency:
             continue
 
         def off(q: Floats, degree: int = degree, rows: list[Any] = rows) -> Floats:
-            return errors(rows, made(kernels, {degree: Link(float(q[0]), float(q[1]))}), phase)
+            return errors(rows, efficiency_with(kernels, {degree: Link(float(q[0]), float(q[1]))}), phase)
 
         # A slow link and a slow start of each all-reduce look alike from afar: begin at both.
         starts = [[gb_s, ms] for gb_s in (1.0, 10.0, 100.0, 400.0) for ms in (0.002, 0.02, 0.2)]
         links[degree] = Link(*rounded(solve(off, starts, [0.1, 1e-4], [2000.0, 5.0])))
-    return made(kernels, links)
+    return efficiency_with(kernels, links)
 
 
 def refit() -> dict[str, dict[str, dict[str, Any]]]:
@@ -228,7 +228,8 @@ def holdout() -> None:
                 if not unseen:
                     continue
                 seen = samples(gpu, 1, phase, [other for other in MODELS if other != name])
-                print(f"{gpu:6} {phase:8} {name:13} {line(errors(unseen, made(fit_kernels(seen, phase), {}), phase))}")
+                fitted = efficiency_with(fit_kernels(seen, phase), {})
+                print(f"{gpu:6} {phase:8} {name:13} {line(errors(unseen, fitted, phase))}")
 
 
 def main() -> None:

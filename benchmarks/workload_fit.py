@@ -98,27 +98,27 @@ def compare(name: str, real: TraceStatistics, generator: Generator) -> None:
 
 def figures(item: TraceStatistics) -> dict[str, float]:
     """The statistics of the table by name."""
-    found = {"requests/s": item.rate_s, "interval CV": item.interval_cv, "rank correlation": item.rank_correlation}
-    found |= {f"dispersion {w:g} s": value for w, value in item.dispersion.items()}
-    found |= {f"token CV {w:g} s": value for w, value in item.token_cv.items()}
+    named = {"requests/s": item.rate_s, "interval CV": item.interval_cv, "rank correlation": item.rank_correlation}
+    named |= {f"dispersion {w:g} s": value for w, value in item.dispersion.items()}
+    named |= {f"token CV {w:g} s": value for w, value in item.token_cv.items()}
     for side, lengths in (("input", item.input_tokens), ("output", item.output_tokens)):
-        found |= {
+        named |= {
             f"{side} mean": lengths.mean,
             f"{side} p50": lengths.quantiles[0.5],
             f"{side} p99": lengths.quantiles[0.99],
         }
-    return found
+    return named
 
 
 def from_published_figures(folder: Path) -> list[Generator]:
     """Generators of data sets of which only figures are at hand, not the requests."""
     published = json.loads((folder / "published_stats_2024_burstgpt.json").read_text())
     quantiles = published["published_quantiles"]
-    found = [burstgpt(folder, published, quantiles["burstgpt1_first_59999"])]
+    generators = [burstgpt(folder, published, quantiles["burstgpt1_first_59999"])]
     for kind in ("code", "conv"):
         figures_2024 = quantiles[f"azure_{kind}_2024"]
         cv = figures_2024["gamma_shape_from_median_over_mean"] ** -0.5
-        found.append(
+        generators.append(
             Generator(
                 name=f"azure-{kind}-2024",
                 source=f"published quantiles of the Azure LLM inference trace 2024, {kind}, "
@@ -139,7 +139,7 @@ def from_published_figures(folder: Path) -> list[Generator]:
                 fitted_to={"requests": figures_2024["rows"], "published": figures_2024},
             )
         )
-    return found
+    return generators
 
 
 def burstgpt(folder: Path, published: dict[str, Any], lengths: dict[str, Any]) -> Generator:
@@ -154,8 +154,8 @@ def burstgpt(folder: Path, published: dict[str, Any], lengths: dict[str, Any]) -
     requests = sum(int(day["req"]) for day in week)
     mean_length = sum(int(day["tok"]) for day in week) / requests
     joint = published_lengths(lengths["input"], lengths["output"], 1)
-    given, made = joint.sample(np.zeros(200_000, dtype=np.int64), np.random.default_rng(0))
-    length_cv = float(np.std(given + made) / np.mean(given + made))
+    prompt, answer = joint.sample(np.zeros(200_000, dtype=np.int64), np.random.default_rng(0))
+    length_cv = float(np.std(prompt + answer) / np.mean(prompt + answer))
     counts, transitions, criteria = fit_compound_chain(tokens, mean_length, length_cv)
     window = float(stationary_law(transitions) @ counts)
     states = len(counts)
@@ -231,9 +231,9 @@ def fit_compound_chain(tokens: Floats, mean_length: float, length_cv: float) -> 
     return best[1], best[2], criteria
 
 
-def published_lengths(given: dict[str, Any], made: dict[str, Any], states: int) -> LengthModel:
+def published_lengths(inputs: dict[str, Any], outputs: dict[str, Any], states: int) -> LengthModel:
     """Lengths from quantiles and means; both sides on one grid of probabilities."""
-    curves = [published_quantiles(side) for side in (given, made)]
+    curves = [published_quantiles(side) for side in (inputs, outputs)]
     grid = np.unique(np.concatenate([points for points, _ in curves]))
     values = [np.exp(np.interp(grid, points, np.log(tokens))) for points, tokens in curves]
     return independent_lengths(grid, values[0], values[1], states)

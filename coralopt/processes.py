@@ -315,12 +315,12 @@ def sessions(leaders: Collection[int]) -> dict[int, list[psutil.Process]]:
     """Who lives in the sessions that these processes began, themselves included; one look at the machine for all of them."""
     import psutil
 
-    found: dict[int, list[psutil.Process]] = {leader: [] for leader in leaders}
+    members: dict[int, list[psutil.Process]] = {leader: [] for leader in leaders}
     for pid in psutil.pids() if hasattr(os, "getsid") else ():
         with suppress(OSError, psutil.Error):
-            if (session := os.getsid(pid)) in found and birth(pid) is not None:
-                found[session].append(psutil.Process(pid))
-    return found
+            if (session := os.getsid(pid)) in members and birth(pid) is not None:
+                members[session].append(psutil.Process(pid))
+    return members
 
 
 def _session(pid: int, born: str | None) -> list[psutil.Process]:

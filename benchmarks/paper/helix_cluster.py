@@ -98,15 +98,15 @@ def static(pool: PlacementPool, seconds: float, seed: int) -> list[dict[str, obj
     pipelines = hexgen_search(pool.values, pool.counts, seed=seed)
     line(f"HexGen, {len(pipelines.pipelines)} pipelines", pipelines.throughput, None, whole, 0.0)
     for most in (12, None):
-        found = place_pool(pool, max_stages=most)
+        placed = place_pool(pool, max_stages=most)
         name = "coral, stages" if most is None else f"coral, at most {most} stages"
-        line(name, found.throughput, found.bound, whole, found.seconds)
+        line(name, placed.throughput, placed.bound, whole, placed.seconds)
     fewer = tuple(n - IDLE.get(name, 0) for name, n in zip(pool.configurations, pool.counts, strict=True))
     part = replace(pool, counts=fewer)
     for most in (12, None):
-        found = place_pool(part, max_stages=most)
+        placed = place_pool(part, max_stages=most)
         name = "coral without 6 V100 and 1 T4" + ("" if most is None else f", <= {most} stages")
-        line(name, found.throughput, found.bound, price(part), found.seconds)
+        line(name, placed.throughput, placed.bound, price(part), placed.seconds)
     show(f"{price(part) / whole - 1:+.1%} cost without them (paper: -21 %)")
     return figures
 

@@ -99,13 +99,13 @@ def ratios(setup: str, price_factor: float, time_limit: float, seed: int) -> Map
         for row in run(part, ["homo:homogeneous=node", "cauchy:homogeneous=node"], time_limit, seed):
             tied[row.label.partition(":")[0]] += cost_of(row) if row.share == 1.0 else math.nan
     ours = cost_of(rows["coral"])
-    found = {"coral": ours, "qwen3-235b coral": cost_of(rows["coral"], LARGEST)}
+    figures = {"coral": ours, "qwen3-235b coral": cost_of(rows["coral"], LARGEST)}
     for name in PAPER:
         for choice, label in (("any", name), ("one node", f"{name}:homogeneous=node")):
             row = rows[label]
-            found[f"{name}, {choice}"] = cost_of(row) / ours if row.share == 1.0 else math.nan
-        found[f"{name}, paper"] = tied[name] / ours
-    return found
+            figures[f"{name}, {choice}"] = cost_of(row) / ours if row.share == 1.0 else math.nan
+        figures[f"{name}, paper"] = tied[name] / ours
+    return figures
 
 
 def crossing(points: list[tuple[float, float]], level: float) -> float:
@@ -138,14 +138,14 @@ def main() -> None:
                 points: dict[str, list[tuple[float, float]]] = {head: [] for head in heads}
                 for factor in times:
                     SOURCES["auto"] = lambda factor=factor: Assumed(factor)  # type: ignore[misc]
-                    found = ratios(setup, price, options.time_limit, options.seed)
+                    row = ratios(setup, price, options.time_limit, options.seed)
                     show(
-                        f"{setup:<9}{price:>8g}{factor:>7g}{found['coral']:>9.2f}"
-                        + "".join(f"{found[head]:>18.2f}" for head in heads)
+                        f"{setup:<9}{price:>8g}{factor:>7g}{row['coral']:>9.2f}"
+                        + "".join(f"{row[head]:>18.2f}" for head in heads)
                     )
-                    figures.append({"setup": setup, "price": price, "times": factor, **found})
+                    figures.append({"setup": setup, "price": price, "times": factor, **row})
                     for head in heads:
-                        points[head].append((factor, found[head]))
+                        points[head].append((factor, row[head]))
                 for head in heads:
                     level = PAPER[head.partition(",")[0]]
                     at = crossing(points[head], level)

@@ -38,7 +38,7 @@ _SPREAD = {
 
 def report_markdown(data: Data, plots: Sequence[str] = (), title: str = "Benchmark") -> str:
     """The whole report; ``plots`` are file names beside it."""
-    parts = [f"# {title}", _wrong(data), _made(data)]
+    parts = [f"# {title}", _wrong(data), _provenance(data)]
     for section in data["sections"]:
         parts += _section(section, data, [name for name in plots if section["kind"] in name])
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -55,7 +55,7 @@ def _wrong(data: Data) -> str:
     return "\n".join(lines)
 
 
-def _made(data: Data) -> str:
+def _provenance(data: Data) -> str:
     """How the rows came about: machines, settings, seeds, solvers."""
     seeds = data["seeds"]
     lines = [f"{data['runs']:,} runs on {data['instances']:,} instances, each run in a fresh process of its own."]

@@ -125,7 +125,7 @@ def read_prices(path: Path, date: str = "", source: str = "") -> tuple[list[Pric
         raise CoraloptError(f"{path}: the prices cannot be read: {reason}") from error
     except csv.Error as error:
         raise CoraloptError(f"{path}: not a CSV file: {error}") from error
-    found, skipped = [], Counter[str]()
+    priced, skipped = [], Counter[str]()
     for region, gpu, count, kind, prices in rows:
         known = gpus().get(_GPU_NAMES.get(gpu, gpu))
         name = configuration_name(count, known.name) if known else ""
@@ -133,11 +133,11 @@ def read_prices(path: Path, date: str = "", source: str = "") -> tuple[list[Pric
             skipped[f"{count}x{gpu}" if gpu else kind] += 1
             continue
         place = _NO_NAME.sub("-", region).strip("-")
-        found.append(PricedNode(place, name, kind, *prices, date=date, source=source or path.name))
-    if not found:
+        priced.append(PricedNode(place, name, kind, *prices, date=date, source=source or path.name))
+    if not priced:
         left = f"; left out: {', '.join(list(skipped)[:10])}" if skipped else ""
         raise CoraloptError(f"{path}: no price of a node that the catalog knows{left}")
-    return cheapest(found), skipped
+    return cheapest(priced), skipped
 
 
 def skypilot_file(word: str) -> Path:

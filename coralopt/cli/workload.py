@@ -97,10 +97,10 @@ def measure_prefix_hits(
     from coralopt.report.workload import prefix_hits_table
     from coralopt.workload import prefix_hits
 
-    found = [prefix_hits(trace, tokens) for tokens in (*(cache or ()), None)]
-    title = f"{found[0].requests:,} requests, {found[0].input_tokens:,} prompt tokens"
-    document = [{**asdict(item), "prefix_hit": item.prefix_hit} for item in found]
-    present(CommandOutput(document, [prefix_hits_table(found, title)]), json_output)
+    by_cache = [prefix_hits(trace, tokens) for tokens in (*(cache or ()), None)]
+    title = f"{by_cache[0].requests:,} requests, {by_cache[0].input_tokens:,} prompt tokens"
+    document = [{**asdict(item), "prefix_hit": item.prefix_hit} for item in by_cache]
+    present(CommandOutput(document, [prefix_hits_table(by_cache, title)]), json_output)
 
 
 @app.command("classes")
@@ -122,8 +122,8 @@ def classes(
     from coralopt.workload import only_model, request_classes
 
     requests = _read(trace, sort, json_output).trace
-    found = request_classes(requests if model is None else only_model(requests, model), inputs or (), outputs or ())
-    document = {"classes": found}
+    requests = requests if model is None else only_model(requests, model)
+    document = {"classes": request_classes(requests, inputs or (), outputs or ())}
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110).rstrip()
     present(CommandOutput(document, [text]), json_output)
 

@@ -310,10 +310,10 @@ def throughput_notes(plans: Iterable[Plan]) -> Iterator[str]:
     names = [name for name, lines in sorted(sources.items()) if any(line.startswith("roofline") for line in lines)]
     if names:
         yield f"throughput from data sheets (roofline), not measured: {', '.join(names)}"
-    found = {(m[2], name, m[1] or "") for name in names for line in sources[name] for m in _ALIKE.finditer(line)}
-    if found:
+    assumed = {(m[2], name, m[1] or "") for name in names for line in sources[name] for m in _ALIKE.finditer(line)}
+    if assumed:
         words = ", ".join(
-            f"{name} like {gpu}{' in prefill' if prefill else ''}" for gpu, name, prefill in sorted(found)
+            f"{name} like {gpu}{' in prefill' if prefill else ''}" for gpu, name, prefill in sorted(assumed)
         )
         yield f"no figures of their own, assumed to reach the same shares of the data sheet: {words}"
     guessed = [name for name in names if any(" a guess" in line for line in sources[name])]
@@ -330,7 +330,7 @@ def _throughput(plan: Plan, name: str) -> str:
     for line in (d.throughput_sources[name] for d in plan.demands if name in d.throughput_sources):
         kind, _, _ = line.partition(":")
         kind = "data sheet" if kind == "roofline" else kind
-        found = _ALIKE.search(line)
-        alike = f", {found[1] or ''}assumed like {found[2]}" if found else ", guessed" if " a guess" in line else ""
+        match = _ALIKE.search(line)
+        alike = f", {match[1] or ''}assumed like {match[2]}" if match else ", guessed" if " a guess" in line else ""
         words[f"{kind}{alike}"] = None
     return "; ".join(words)

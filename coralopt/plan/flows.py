@@ -78,10 +78,10 @@ def _means(scenario: ResolvedScenario, routes: Sequence[Route]) -> tuple[RouteMe
     if first.least_quality:
         qualities = tuple(variant.quality for variant in own)
         means.append(RouteMean(f"models.{key}.demand.min_quality", qualities, first.least_quality))
-    for asked in dict.fromkeys(own):
-        if asked.least_share:
-            inside = tuple(float(variant == asked) for variant in own)
-            means.append(RouteMean(f"models.{key}.demand.min_shares.{asked.name}", inside, asked.least_share))
+    for kept in dict.fromkeys(own):
+        if kept.least_share:
+            inside = tuple(float(variant == kept) for variant in own)
+            means.append(RouteMean(f"models.{key}.demand.min_shares.{kept.name}", inside, kept.least_share))
     return tuple(means)
 
 

@@ -131,10 +131,10 @@ def measured_node(
         ratios = []
         for point, ms in layers.items():
             earlier = 0.0 if node is None else pair_ms(model, node) * point.prompt * point.history
-            made, _ = mixed_ms(
+            expected, _ = mixed_ms(
                 times, np.array([point.batch * 1.0]), point.tokens, np.array([point.prompt * 1.0]), earlier
             )
-            ratios.append(ms / float(made[0]))
+            ratios.append(ms / float(expected[0]))
         told["mixed_factor"] = float(np.median(ratios))
     return {
         "model": model.hf_id if "/" in model.hf_id else model.name,

@@ -40,9 +40,9 @@ def expected_fact(expected: Mapping[str, float], certified: bool) -> tuple[str, 
 
 def unconfirmed_words(plan: Plan) -> str:
     """Which models of a plan are not known to serve the share of requests asked for within their SLOs."""
-    asked = {phase.served: phase.attainment for phase in plan.resolved.model_phases}
+    attainment = {phase.served: phase.attainment for phase in plan.resolved.model_phases}
     return "not seen to serve the share asked for: " + ", ".join(
-        f"{model} ({percent(asked.get(model) or 0.0)})" for model in plan.unconfirmed
+        f"{model} ({percent(attainment.get(model) or 0.0)})" for model in plan.unconfirmed
     )
 
 

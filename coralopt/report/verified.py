@@ -34,8 +34,8 @@ def simulated_table(plan: Plan) -> Table | None:
         rows.append((outcome_name(row), percent(row.attainment), percent(row.attainment_feasible), row.p99_ms, missed))
     shares = numbers("{}", "met SLO", "met of feasible")
     columns: tuple[Column | str, ...] = ("model phase", *shares, Column("p99 ms", "{:,.1f}"), "missed for")
-    asked = f"{percent(mark.target)}{possible} asked for"
-    return make_table(f"{verdict} by simulation: {mark.requests:,} requests, {source}{rate}; {asked}", columns, rows)
+    target = f"{percent(mark.target)}{possible} asked for"
+    return make_table(f"{verdict} by simulation: {mark.requests:,} requests, {source}{rate}; {target}", columns, rows)
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:

@@ -100,7 +100,7 @@ def _figures(statistics: TraceStatistics) -> dict[str, str]:
     return lines
 
 
-def prefix_hits_table(found: Sequence[PrefixHits], title: str) -> Table:
+def prefix_hits_table(by_cache: Sequence[PrefixHits], title: str) -> Table:
     """What prompts find in caches of several sizes."""
     columns: tuple[Column | str, ...] = (
         "cache, tokens",
@@ -113,7 +113,7 @@ def prefix_hits_table(found: Sequence[PrefixHits], title: str) -> Table:
             item.prefix_hit,
             item.hit_requests / item.requests,
         )
-        for item in found
+        for item in by_cache
     ]
     return make_table(title, columns, rows)
 

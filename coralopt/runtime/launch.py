@@ -244,11 +244,11 @@ class Launch:
     @property
     def machines(self) -> dict[str, list[PipelineLaunch]]:
         """The pipelines by the name of a machine that they run on."""
-        found: dict[str, list[PipelineLaunch]] = {}
+        by_machine: dict[str, list[PipelineLaunch]] = {}
         for pipeline in self.pipelines:
             for name in pipeline.machines:
-                found.setdefault(name, []).append(pipeline)
-        return found
+                by_machine.setdefault(name, []).append(pipeline)
+        return by_machine
 
     def require_own_machines(self, what: str) -> None:
         """Stop where servers of several models share a machine.

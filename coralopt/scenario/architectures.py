@@ -24,8 +24,8 @@ def find_model(key: str, given: str | None, mistakes: MistakeList, place: Path =
         place: Of the entry, where that is not the model's.
     """
     wanted, place = given or key, place or ("models", key)
-    found = catalog.find_model(wanted)
-    if found is None and not (given is None and mistakes.about((*place, "model"))):
+    architecture = catalog.find_model(wanted)
+    if architecture is None and not (given is None and mistakes.about((*place, "model"))):
         place = place if given is None else (*place, "model")
         hint = suggest(wanted, catalog.models())
         if "/" in wanted:
@@ -40,7 +40,7 @@ def find_model(key: str, given: str | None, mistakes: MistakeList, place: Path =
                 "lists those known by name"
             )
         mistakes.add(place, f"unknown model '{wanted}'", hint)
-    return found
+    return architecture
 
 
 def architecture_of(key: str, entry: Checkpoint, mistakes: MistakeList, place: Path = ()) -> ModelArchitecture | None:

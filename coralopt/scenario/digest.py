@@ -90,16 +90,16 @@ def digest_of(scenario: Facts) -> str:
     if scenario.placement != PlacementRules():
         facts["placement"] = asdict(scenario.placement)
     if scenario.operations != Operations():
-        asked = facts["operations"] = asdict(scenario.operations)
-        rules = [limits for _, limits in asked["regions"]] + [rule["limits"] for _, rule in asked["models"]]
-        for limits in (asked["limits"], *rules):
+        operations = facts["operations"] = asdict(scenario.operations)
+        rules = [limits for _, limits in operations["regions"]] + [rule["limits"] for _, rule in operations["models"]]
+        for limits in (operations["limits"], *rules):
             if not limits["max_gpus"]:
                 del limits["max_gpus"]
         for holder, name in (
-            (asked, "start_first"),
-            (asked, "start"),
-            (asked, "cases"),
-            *((rule, "survive_instance_loss") for _, rule in asked["models"]),
+            (operations, "start_first"),
+            (operations, "start"),
+            (operations, "cases"),
+            *((rule, "survive_instance_loss") for _, rule in operations["models"]),
         ):
             if not holder[name]:
                 del holder[name]

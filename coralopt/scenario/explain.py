@@ -78,8 +78,8 @@ def _children(annotation: object, part: str | int) -> tuple[object, str]:
             tags = [extra.tag for extra in getattr(option, "__metadata__", ()) if isinstance(extra, Tag)]
             if part in tags:
                 return option, ""
-        found = [_children(option, part) for option in arguments]
-        return next((child for child in found if child[0] is not None), (None, ""))
+        children = [_children(option, part) for option in arguments]
+        return next((child for child in children if child[0] is not None), (None, ""))
     if origin is dict:
         return arguments[1], ""
     if origin is list:
@@ -95,7 +95,7 @@ def _fields(annotation: object) -> Mapping[str, FieldInfo]:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Annotated, Union, UnionType):
         options = arguments[:1] if origin is Annotated else arguments
-        return next((found for option in options if (found := _fields(option))), {})
+        return next((inner for option in options if (inner := _fields(option))), {})
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         fields = dict(annotation.model_fields)
         for field in annotation.model_fields.values():
@@ -205,11 +205,13 @@ def _literal_hint(value: object, choices: list[str]) -> str:
 
 def explain(error: ValidationError, raw: object, mistakes: MistakeList, root: type[BaseModel] = Document) -> None:
     """Add every error of validating ``raw``, a document of this type, to the list, in the words of the file."""
-    found = [_one(item, root) for item in error.errors(include_url=False)[: 2 * MOST_MISTAKES]]
+    explained = [_one(item, root) for item in error.errors(include_url=False)[: 2 * MOST_MISTAKES]]
     # A mistyped key is one mistake, not also a missing one.
-    meant = [(path[:-1], hint.split("'")[1]) for path, problem, hint in found if problem == _UNKNOWN and "'" in hint]
+    meant = [
+        (path[:-1], hint.split("'")[1]) for path, problem, hint in explained if problem == _UNKNOWN and "'" in hint
+    ]
     mistyped = {(*place, SLO_ALIASES.get(name, name)) for place, name in meant}
-    for path, problem, hint in found:
+    for path, problem, hint in explained:
         if not (problem == _MISSING and path in mistyped):
             mistakes.add(existing(raw, path), problem, hint)
 

@@ -56,15 +56,15 @@ class MistakeList:
     def __init__(self, source: str, lines: Mapping[Path, int] | None = None) -> None:
         self.source = source
         self._lines: Mapping[Path, int] = {} if lines is None else lines
-        self._found: dict[LocatedMistake, None] = {}
+        self._mistakes: dict[LocatedMistake, None] = {}
         self._positions: dict[Path, list[int]] = {}
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._mistakes)
 
     def about(self, path: Path) -> bool:
         """Whether something is wrong there or inside."""
-        return any(f"{mistake.place}.".startswith(f"{dotted(path)}.") for mistake in self._found)
+        return any(f"{mistake.place}.".startswith(f"{dotted(path)}.") for mistake in self._mistakes)
 
     def add(self, path: Path, problem: str, hint: str = "", line: int = 0) -> None:
         """Note a mistake; a place without a line of its own gets that of what contains it."""
@@ -74,10 +74,10 @@ class MistakeList:
         )
         for depth in range(len(path), -1, -1):
             line = line or self._lines.get(path[:depth], 0)
-        self._found[LocatedMistake(dotted(path), problem, hint, self.source if line else "", line)] = None
-        if len(self._found) > MOST_MISTAKES:
+        self._mistakes[LocatedMistake(dotted(path), problem, hint, self.source if line else "", line)] = None
+        if len(self._mistakes) > MOST_MISTAKES:
             # Nobody reads on, and looking for the nearest word takes its time with each.
-            first = list(self._found)[:TOLD_OF_MANY]
+            first = list(self._mistakes)[:TOLD_OF_MANY]
             raise ScenarioError(self.source, [*first, Mistake("scenario", "has many more; mend these first")])
 
     def forget_item(self, path: Path, position: int, length: int) -> None:
@@ -86,6 +86,6 @@ class MistakeList:
 
     def raise_any(self) -> None:
         """Raise ``ScenarioError`` with every mistake if there is one."""
-        if self._found:
-            found: list[LocatedMistake] = sorted(self._found, key=lambda mistake: mistake.line)
-            raise ScenarioError(self.source, found)
+        if self._mistakes:
+            in_order: list[LocatedMistake] = sorted(self._mistakes, key=lambda mistake: mistake.line)
+            raise ScenarioError(self.source, in_order)

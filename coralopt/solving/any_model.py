@@ -269,8 +269,8 @@ def _transformed(model: ConcreteModel, originals: list[Var]) -> tuple[ConcreteMo
     from pyomo.gdp import Disjunct, Disjunction
 
     def has(*kinds: type) -> bool:
-        found = model.component_data_objects(kinds, descend_into=(pyo.Block, Disjunct))
-        return any(component.active for component in found if hasattr(component, "active"))
+        components = model.component_data_objects(kinds, descend_into=(pyo.Block, Disjunct))
+        return any(component.active for component in components if hasattr(component, "active"))
 
     steps = []
     if (

@@ -94,9 +94,9 @@ def solve_matrix(
         return first if proof is None else replace(first, grounds=proof)
     if not is_matrix_backend(backend):
         raise unsupported(backend, "does not take matrices", Capability.LP)
-    begun, asked = time.perf_counter(), options
+    begun, remaining = time.perf_counter(), options
     while True:
-        result = _solve_once(matrix, backend, asked, start, on_progress, lazy)
+        result = _solve_once(matrix, backend, remaining, start, on_progress, lazy)
         if lazy is None or result.x is None:
             return result
         missing = [row for row in lazy(result.x) if row.is_violated(result.x)]
@@ -104,8 +104,8 @@ def solve_matrix(
             return result
         matrix, start = with_lazy_rows(matrix, missing), result.basis and result.basis.with_rows(len(missing))
         if options.time_limit is not None:
-            asked = replace(options, time_limit=max(0.0, options.time_limit - (time.perf_counter() - begun)))
-            if not asked.time_limit:
+            remaining = replace(options, time_limit=max(0.0, options.time_limit - (time.perf_counter() - begun)))
+            if not remaining.time_limit:
                 # What the last point is worth without the rows that it violates is a bound, and no more.
                 ended = Termination(Reason.NO_SOLUTION_FOUND, Limit.TIME, "time is over with lazy rows still missing")
                 return replace(
@@ -143,22 +143,22 @@ def _solve_once(
         if start.shape != matrix.c.shape:
             raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
     inside = conditioned(whole.matrix)
-    asked, begin = inside.options(options), inside.start(whole.start(start))
+    scaled, begin = inside.options(options), inside.start(whole.start(start))
     beside = crossing(inside.matrix)
     if beside:
         raw = RawResult(Reason.INFEASIBLE, None, beside, None, math.nan)
     else:
         watched = _inside(lazy, whole, inside) if lazy and Capability.LAZY in backend.capabilities else None
         listener = inside.listener(on_progress)
-        raw = _ask(inside.matrix, backend, asked, begin if basis is None else basis, listener, watched, begun=begun)
-        raw = repaired(inside.matrix, raw, lambda changed: _ask(changed, backend, asked, None, None))
+        raw = _ask(inside.matrix, backend, scaled, begin if basis is None else basis, listener, watched, begun=begun)
+        raw = repaired(inside.matrix, raw, lambda changed: _ask(changed, backend, scaled, None, None))
     returned = time.perf_counter()
     x, objective = best_of(inside.matrix, raw, begin, backend.name)
     answer = None if x is None else whole.original(x * inside.columns)
     if answer is not None and matrix.extras and (wrong := examine(matrix, answer)[1]):
         raise WrongAnswerError(f"solver {backend.name!r} returned a wrong solution: {wrong}")
     claim = Termination(raw.reason, raw.limit, raw.raw)
-    verdict = proven(claim, None if x is None else objective, raw.bound, matrix.maximize, asked, backend.name)
+    verdict = proven(claim, None if x is None else objective, raw.bound, matrix.maximize, scaled, backend.name)
     duals = inside.duals(raw.row_duals)
     return MatrixResult(
         x=answer,
@@ -180,7 +180,7 @@ def _solve_once(
         unit=1.0 / inside.objective,
         basis=raw.basis if x is not None else None,
         pool=_pool(matrix, whole, inside, raw, answer)[: options.solutions],
-        grounds=Proof.FARKAS if beside else _grounds(inside.matrix, backend, asked, raw, objective),
+        grounds=Proof.FARKAS if beside else _grounds(inside.matrix, backend, scaled, raw, objective),
     )
 
 

@@ -195,8 +195,8 @@ def rows_of_model(
     if config is None and f"{name.replace('/', '--')}_config.json" not in sdk.configs:
         config = _made_config(model)
     modes = {**_MODES[model.weight_format], "kvcache_quant_mode": "fp8" if model.kv_format == "fp8" else "bfloat16"}
-    asked = _Model(name, model.weight_format, model.layers, config=config, tp=(tp,), modes=modes)
-    return _rows(sdk, asked, system)
+    wanted = _Model(name, model.weight_format, model.layers, config=config, tp=(tp,), modes=modes)
+    return _rows(sdk, wanted, system)
 
 
 def _made_config(model: ModelArchitecture) -> Config:

@@ -29,13 +29,13 @@ def measured_times(
     if system is None:
         raise CoraloptError(f"{configuration.gpu.name} is no measured system; there are {', '.join(SYSTEMS)}")
     rows = list(rows_of_model(model, system, configuration.count, config))
-    made = datetime.now(UTC).date().isoformat()
+    built = datetime.now(UTC).date().isoformat()
     return {
         "model": model.measured_as or model.hf_id,
         "configuration": configuration.name,
         "weight_format": model.weight_format,
         **({"kv_format": model.kv_format} if model.kv_format != "bf16" else {}),
-        "measured_with": f"kernels of {system}, interpolated by aiconfigurator 0.12.0 ({rows[0]['version']}), built {made}",
+        "measured_with": f"kernels of {system}, interpolated by aiconfigurator 0.12.0 ({rows[0]['version']}), built {built}",
         **{phase: _grid([row for row in rows if row["phase"] == phase]) for phase in ("prefill", "decode")},
     }
 

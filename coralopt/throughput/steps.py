@@ -181,8 +181,8 @@ class StepTable:
 
     def tokens_s(self, phases: Ints, place: Ints) -> Floats:
         """float64 (k, s): throughput of every phase of every set, tokens/s."""
-        made = 1e3 * self.batch[place] * self.tokens_each[phases]
-        return np.asarray(made / self.cycle_ms(phases, place)[:, None])
+        tokens = 1e3 * self.batch[place] * self.tokens_each[phases]
+        return np.asarray(tokens / self.cycle_ms(phases, place)[:, None])
 
     def fits(self, phases: Ints, place: Ints) -> Bools:
         """bool (k,): whether sets with these batches fit into the node's memory, and their cycles into every SLO."""

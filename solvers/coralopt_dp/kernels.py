@@ -423,12 +423,12 @@ def close_pipelines(
         left: Whole = np.int64(kept_b)
         cell: Whole = np.int64(kept_r)
         remaining = total - kept_j
-        own, made = NodeSets(sets, sizes, links, classes), Chain(tables, shift, linked, falling)
+        own, chains = NodeSets(sets, sizes, links, classes), Chain(tables, shift, linked, falling)
         for k in range(count - 1, 0, -1):
             a, j, b, r = left, remaining, -1, 0
             if k > 1:
                 stage = longest if k == count - 1 else middle
-                a, j, b, r = _split(own, stage, made, k, left, remaining, cell, value)
+                a, j, b, r = _split(own, stage, chains, k, left, remaining, cell, value)
             position = count - 1 - k if anchored else k - 1
             layers[m, position], rows[m, position] = j, a
             left, remaining, cell = b, remaining - j, r

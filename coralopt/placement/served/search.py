@@ -304,8 +304,8 @@ class _Search:
             by_part = [self._by_stages(counts) for counts in parts]
             if not all(by_part):
                 break
-            for stages in sorted(set.intersection(*(set(found) for found in by_part))):
-                starts.append(tuple(found[stages] for found in by_part))
+            for stages in sorted(set.intersection(*(set(by_stages) for by_stages in by_part))):
+                starts.append(tuple(by_stages[stages] for by_stages in by_part))
         if not starts:
             raise NoSolutionError(f"no placement on {self.pool.name} was found in time; allow more of it", None)
         return starts
@@ -315,10 +315,10 @@ class _Search:
         pool = replace(self.pool, counts=counts)
         most = min(pool.max_stages, options.max_stages or pool.max_stages)
         wanted = [options.stages] if options.stages is not None else range(1, most + 1)
-        found: dict[int, Placement] = {}
+        placements: dict[int, Placement] = {}
         refused: InfeasibleError | None = None
         for stages in wanted:
-            if self.over and found:
+            if self.over and placements:
                 break
             left = max(min(20.0, self.deadline - time.perf_counter()), 1.0)
             try:
@@ -328,10 +328,10 @@ class _Search:
                 continue
             except NoSolutionError:
                 continue
-            found[len(placement.stages)] = placement
-        if not found and refused is not None and counts == self.pool.counts:
+            placements[len(placement.stages)] = placement
+        if not placements and refused is not None and counts == self.pool.counts:
             raise refused
-        return found
+        return placements
 
     def _climb(self, layout: Pipelines) -> None:
         """Random moves, kept when the formula says no less; what it says of all is remembered."""

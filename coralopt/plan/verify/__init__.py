@@ -68,8 +68,8 @@ def verify_plan(plan: Plan) -> Verification:
     checks: list[tuple[str, int]] = []
     violations: list[Violation] = []
 
-    def check(name: str, count: int, found: Iterator[Violation]) -> None:
-        violations.extend(found)
+    def check(name: str, count: int, broken: Iterator[Violation]) -> None:
+        violations.extend(broken)
         checks.append((name, count))
 
     instances = len(plan.instances)

@@ -50,18 +50,18 @@ def unmet_usd_h(inspected: Inspected, phase: ModelPhase) -> Fraction | None:
     prices = rule_of(inspected, phase).unmet_usd_mtok
     if prices is None:
         return None
-    given, made = (Fraction(price) for price in prices)
+    prompt, answer = (Fraction(price) for price in prices)
     if phase.phase == "prefill":
-        each = given
+        each = prompt
     elif phase.phase == "decode":
-        each = made
+        each = answer
     else:
-        each = made + given * Fraction(phase.mean_input_tokens) / Fraction(phase.mean_output_tokens)
+        each = answer + prompt * Fraction(phase.mean_input_tokens) / Fraction(phase.mean_output_tokens)
     return 3600 * each / 1_000_000
 
 
 def _lacks(inspected: Inspected) -> Lacks:
-    found: Lacks = {}
+    lacks: Lacks = {}
     for case in inspected.scenario.operations.cases:
         for model, times in case.factors:
             share, usd_h = Fraction(0), Fraction(0)
@@ -73,5 +73,5 @@ def _lacks(inspected: Inspected) -> Lacks:
             for phase in mine:
                 each = unmet_usd_h(inspected, phase) or Fraction(0)
                 usd_h += share * Fraction(times) * Fraction(phase.needed_tokens_s) * each
-            found[case.name, model] = Fraction(case.probability), times, share, usd_h
-    return found
+            lacks[case.name, model] = Fraction(case.probability), times, share, usd_h
+    return lacks

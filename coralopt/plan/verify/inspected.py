@@ -75,7 +75,7 @@ class TablesByStage:
     def __init__(self, scenario: ResolvedScenario, source: LayerTimeSource) -> None:
         self.scenario, self.source = scenario, source
         self.phases = {phase.key: phase for phase in scenario.model_phases}
-        self.made: dict[tuple[object, ...], ThroughputTables] = {}
+        self.tables: dict[tuple[object, ...], ThroughputTables] = {}
         self.placed: dict[str, tuple[Floats, Coupling | None]] = {}
         for key in self.phases:
             self.plain(key)
@@ -83,11 +83,11 @@ class TablesByStage:
     def plain(self, key: str, **how: Any) -> ThroughputTables:
         """Of a model phase with SLO / S for every stage and its own network, or as ``how`` says."""
         name = (key, *how.items())
-        if name not in self.made:
+        if name not in self.tables:
             phase, hosts = self.phases[key], self.scenario.configurations
-            made = build_tables(self.source, phase, hosts, self.scenario.max_nodes, **how)
-            self.made[name] = only_executable(made, self.scenario.placement.engine, phase, hosts)
-        return self.made[name]
+            tables = build_tables(self.source, phase, hosts, self.scenario.max_nodes, **how)
+            self.tables[name] = only_executable(tables, self.scenario.placement.engine, phase, hosts)
+        return self.tables[name]
 
     def of_stage(self, phase: ModelPhase, instance: PlannedInstance, position: int) -> ThroughputTables | str:
         """What holds for this stage, or the sentence that says what is off."""
@@ -125,10 +125,10 @@ class TablesByStage:
     def _values(self, phase: ModelPhase) -> tuple[Floats, Coupling | None]:
         """What placements of a model phase are made from, and what its cells are; made once."""
         if phase.key not in self.placed:
-            self.placed[phase.key] = self._made(phase)
+            self.placed[phase.key] = self._build_values(phase)
         return self.placed[phase.key]
 
-    def _made(self, phase: ModelPhase) -> tuple[Floats, Coupling | None]:
+    def _build_values(self, phase: ModelPhase) -> tuple[Floats, Coupling | None]:
         scenario, rules = self.scenario, self.scenario.placement
         coupling: Coupling | None = None
         hosts, values = scenario.configurations, self.plain(phase.key).values

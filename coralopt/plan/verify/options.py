@@ -110,14 +110,14 @@ def _misstated(due: DueOption, item: PlannedOption | None) -> str | None:
 def _due(inspected: Inspected) -> Iterator[DueOption]:
     """Every option of the scenario in the order of its places."""
     scenario, known = inspected.scenario, inspected.known
-    asked, keys, by_region = scenario.operations, scenario.model_keys, rent(scenario, known)
+    rules, keys, by_region = scenario.operations, scenario.model_keys, rent(scenario, known)
     # A shared node counts once, and in the limits of every model on it.
     renting = [item for item in known if item[0].rents]
-    yield from _limits("limits", asked.limits, inspected, renting, sum(by_region.values(), Fraction(0)))
-    for region, limits in asked.regions:
+    yield from _limits("limits", rules.limits, inspected, renting, sum(by_region.values(), Fraction(0)))
+    for region, limits in rules.regions:
         inside = [item for item in renting if item[0].region == region]
         yield from _limits(f"pool.regions.{region}.limits", limits, inspected, inside, by_region[region])
-    for model, rule in asked.models:
+    for model, rule in rules.models:
         place, mine = f"models.{keys[model]}", [item for item in known if item[1].served == model]
         yield from _limits(f"{place}.limits", rule.limits, inspected, mine, None)
         if rule.forbidden:
@@ -178,9 +178,9 @@ def _of_phase(place: str, rule: ModelRules, phase: ModelPhase, inspected: Inspec
     def left(what: str, share: float, inside: Sequence[PlannedInstance], lost: Fraction) -> DueOption:
         given = sum((i.count * Fraction(i.tokens_s) for i in inside), -lost)
         # A smaller demand is planned where it was scaled; what goes unmet at a price was asked for.
-        asked = Fraction(share) * (promised if plan.on_infeasible == "scale" else demand)
+        needed = Fraction(share) * (promised if plan.on_infeasible == "scale" else demand)
         each = [Fraction(i.tokens_s) for i in inside]
-        return DueOption(f"{place}.{what})", "least", "tokens/s", asked, given, each, Fraction(share) * promised)
+        return DueOption(f"{place}.{what})", "least", "tokens/s", needed, given, each, Fraction(share) * promised)
 
     if rule.survive_region_loss > 0:
         for lost in inspected.scenario.regions:

@@ -72,8 +72,8 @@ def _figures(inspected: Inspected, flow: PlannedFlow, prefill: ModelPhase) -> It
         yield off(f"{way}: one of them is no region of the scenario")
     elif price is None:
         yield off(f"{way}: KV caches may not go this way")
-    made = Fraction(prefill.model.kv_bytes(prefill.mean_input_tokens)) * (1 - Fraction(prefill.prefix_hit))
-    gb_s = Fraction(flow.requests_s) * made / 10**9
+    cache_bytes = Fraction(prefill.model.kv_bytes(prefill.mean_input_tokens)) * (1 - Fraction(prefill.prefix_hit))
+    gb_s = Fraction(flow.requests_s) * cache_bytes / 10**9
     for name, figure, computed in (
         ("gb_s", flow.gb_s, gb_s),
         ("usd_h", flow.usd_h, 3600 * gb_s * Fraction(price or 0.0)),

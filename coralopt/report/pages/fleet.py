@@ -78,15 +78,15 @@ def _slo_answer(rows: Sequence[LatencyStatus]) -> PageAnswer:
         )
         return PageAnswer(question, "nothing to tell", (Words(words),))
     worst = min(told, key=lambda row: row.met)
-    asked = [row for row in told if not math.isnan(row.target)]
-    missed = [f"{row.model}, {row.kind}" for row in asked if row.met < row.target]
+    promised = [row for row in told if not math.isnan(row.target)]
+    missed = [f"{row.model}, {row.kind}" for row in promised if row.met < row.target]
     words = f"Least: {worst.model}, {worst.kind}, over {worst.answers:,} answers of the last {WINDOW_S / 60:g} minutes."
     blocks = [Words(words)]
     if missed:
         blocks.append(Words(f"Below the share that the plan asks for: {_named(missed)}."))
-    elif asked:
+    elif promised:
         blocks.append(Words("Every model meets the share that the plan asks for."))
-    verdict = "" if not asked else "bad" if missed else "good"
+    verdict = "" if not promised else "bad" if missed else "good"
     return PageAnswer(question, f"{percent(worst.met)} at least", tuple(blocks), verdict)
 
 

@@ -120,9 +120,9 @@ def promise_answer(
 def _certified(mark: Certificate) -> PageAnswer:
     """What fresh windows of requests confirmed."""
     least = min((phase.mean for phase in mark.phases), default=math.nan)
-    asked = [phase for phase in mark.phases if phase.verdict != "not asked"]
-    words = "nothing asked for" if not asked else "confirmed" if mark.holds else "not confirmed"
-    verdict = "" if not asked else "good" if mark.holds else "bad"
+    judged = [phase for phase in mark.phases if phase.verdict != "not asked"]
+    words = "nothing asked for" if not judged else "confirmed" if mark.holds else "not confirmed"
+    verdict = "" if not judged else "good" if mark.holds else "bad"
     note = Words(
         "Simulated windows of requests that no search used; `coralopt verify --prove` repeats them.", small=True
     )

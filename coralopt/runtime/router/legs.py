@@ -117,9 +117,9 @@ def prompt_tokens(body: JsonObject) -> float:
 
 def most_output(body: JsonObject) -> float:
     """Tokens that a request asks for at most; infinite where it does not say."""
-    asked = body.get("max_completion_tokens", body.get("max_tokens"))
+    most = body.get("max_completion_tokens", body.get("max_tokens"))
     try:
-        return float(asked) if isinstance(asked, int | float) and not isinstance(asked, bool) else math.inf
+        return float(most) if isinstance(most, int | float) and not isinstance(most, bool) else math.inf
     except OverflowError:
         return math.inf
 

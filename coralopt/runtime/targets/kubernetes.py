@@ -172,9 +172,9 @@ def _network_policy(pipeline: PipelineLaunch, labels: dict[str, str], options: K
     peers: list[JsonObject] = [own]
     if pipeline.connector is not None:
         peers.append({"coralopt/model": dns_label(pipeline.model)})
-    asked = [port for use, port in pipeline.head.ports.items() if use in ("http", "kv")]
+    ports = [port for use, port in pipeline.head.ports.items() if use in ("http", "kv")]
     ingress: list[Json] = [
-        {"from": [{"podSelector": {"matchLabels": ROUTER_LABELS}}], "ports": [{"port": port} for port in asked]},
+        {"from": [{"podSelector": {"matchLabels": ROUTER_LABELS}}], "ports": [{"port": port} for port in ports]},
         {"from": [{"podSelector": {"matchLabels": peer}} for peer in peers]},
     ]
     spec: JsonObject = {"podSelector": {"matchLabels": own}, "policyTypes": ["Ingress"], "ingress": ingress}

@@ -203,7 +203,7 @@ def _look_up_the_rest(
 def _running(
     document: Document, raw: Mapping[str, object], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
 ) -> tuple[RunningInstances, ...]:
-    found: list[RunningInstances] = []
+    running: list[RunningInstances] = []
     # A model may be keyed by its checkpoint's name; both names work here.
     names = {}
     for key, entry in document.models.items():
@@ -244,5 +244,5 @@ def _running(
                 place, "the same nodes of the same model, phase and region are listed before", "add the counts up"
             )
         seen.add(template)
-        found.append(RunningInstances(key, instances.region, dict(instances.nodes), instances.count))
-    return tuple(found)
+        running.append(RunningInstances(key, instances.region, dict(instances.nodes), instances.count))
+    return tuple(running)

@@ -22,7 +22,7 @@ FOR_A_SHARE = "give slo.attainment: mean, and ask `coralopt plan --simulate --at
 
 
 def model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase, ...]:
-    found: list[ModelPhase] = []
+    phases: list[ModelPhase] = []
     names: dict[str, str] = {}
     asked_for = {name_of(key, entry) for key, entry in document.models.items()}
     for key, entry in document.models.items():
@@ -37,7 +37,7 @@ def model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase,
                 most = (None if most is None else float(most) for most in (part.most_input, part.most_output))
                 own = dataclasses.replace(base, name=f"{base.name}.{name}")
                 names[own.name] = key
-                found += _phases_of(document, key, mode, part, (own, RequestClass(base.name, name, *most)), mistakes)
+                phases += _phases_of(document, key, mode, part, (own, RequestClass(base.name, name, *most)), mistakes)
             continue
         if mode == "auto" or entry.variants:
             _check_choice(key, entry, "mode auto" if mode == "auto" else "a choice of variants", mistakes)
@@ -50,7 +50,7 @@ def model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase,
                 place = ("models", key, "variants", "" if variant is None else variant.name, "speculative")
                 problem = "times of speculative decoding are known for decode instances, not for mixed ones"
                 mistakes.add(place, problem, "choose mode disaggregated for this model")
-            found += _phases_of(document, key, mode, entry.demand, (model, variant), mistakes)
+            phases += _phases_of(document, key, mode, entry.demand, (model, variant), mistakes)
     modes = [mode_of(document, key) for key in names.values()]
     known: list[str] = list(dict.fromkeys(phase for mode in modes or [document.mode] for phase in PHASES_OF[mode]))
     known += [
@@ -63,7 +63,7 @@ def model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase,
         if key not in known:
             what = f"there is no phase or model phase '{key}' in mode '{document.mode}'"
             mistakes.add(("headroom", key), what, suggest(key, dict.fromkeys(known)))
-    return tuple(found)
+    return tuple(phases)
 
 
 def _phases_of(
@@ -173,8 +173,8 @@ def _check_classes(document: Document, key: str, mistakes: MistakeList) -> None:
         ]
     for path in dict.fromkeys(path for path, is_stated in stated if is_stated):
         problem = f"is not planned for with classes of requests, which '{key}' has"
-        asked = {"kv_transfer": "give kv_transfer: free", "attainment": FOR_A_SHARE}
-        mistakes.add(path, problem, asked.get(path[-1], hint))
+        advice = {"kv_transfer": "give kv_transfer: free", "attainment": FOR_A_SHARE}
+        mistakes.add(path, problem, advice.get(path[-1], hint))
     for name, part in entry.demand.classes.items():
         inside, lengths = (*place, "demand", "classes", name), _lengths(part)
         if "/" in name:

@@ -85,14 +85,14 @@ def supply_of(
     for region, entry in document.pool.regions.items():
         place: Path = ("pool", "regions", region)
         supply[region] = {}
-        asked = _listed(region, entry, place, document.pool.market == "spot")
+        offered = _listed(region, entry, place, document.pool.market == "spot")
         custom = region not in catalog.regions()
-        if custom and (not asked or any(given.price_usd_h is None for _, given, _ in asked)):
+        if custom and (not offered or any(given.price_usd_h is None for _, given, _ in offered)):
             hint = suggest(region, catalog.regions())
             own = "a region of your own needs a price_usd_h for each configuration"
             mistakes.add(place, f"unknown region '{region}'", f"{hint} {'' if hint.endswith('?') else '- '}{own}")
         without_price: list[str] = []
-        for configuration, given, where in asked:
+        for configuration, given, where in offered:
             if configuration not in nodes:
                 if configuration not in declared:
                     mistakes.add(

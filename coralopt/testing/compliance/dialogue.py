@@ -231,17 +231,17 @@ def rows_that_come_later(backend: MatrixBackend) -> None:
     """Rows are asked for at solutions only; the optimum is that of all rows from the beginning."""
     pairs = [(i, j) for i, j in itertools.combinations(range(10), 2) if (i + j) % 3 == 0]
     every = [LazyRow({i: 1.0, j: 1.0}, -INFINITY, 1.0) for i, j in pairs]
-    asked: list[int] = []
+    lengths: list[int] = []
 
     def ask(x: Floats) -> list[LazyRow]:
-        asked.append(len(x))
+        lengths.append(len(x))
         return [row for row in every if row.is_violated(x)][:2]
 
     for maximize in (True, False):
         programme = knapsack(maximize, items=10)
         result = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0), lazy=ask)
         assert result.objective == best_by_enumeration(with_lazy_rows(programme, every)), result.objective
-    assert set(asked) == {10}
+    assert set(lengths) == {10}
 
 
 @case(Capability.BOXED, Capability.POOL)

@@ -63,11 +63,11 @@ def prefix_hits(path: str | Path, cache_tokens: int | None = None, block_tokens:
         raise WorkloadError(f"{path}: holds no requests")
     room = None if cache_tokens is None else cache_tokens // block_tokens
     cache: OrderedDict[int, None] = OrderedDict()
-    found = hit_requests = 0
+    hit_tokens = hit_requests = 0
     for _, length, blocks in prompts:
         leading = next((k for k, block in enumerate(blocks) if block not in cache), len(blocks))
         hit = min(leading * block_tokens, length - 1)
-        found += hit
+        hit_tokens += hit
         hit_requests += hit > 0
         for block in reversed(blocks):
             # The beginning of a prompt is worth most, so it goes last.
@@ -75,7 +75,7 @@ def prefix_hits(path: str | Path, cache_tokens: int | None = None, block_tokens:
             cache.move_to_end(block)
         while room is not None and len(cache) > room:
             cache.popitem(last=False)
-    return PrefixHits(cache_tokens, len(prompts), sum(length for _, length, _ in prompts), found, hit_requests)
+    return PrefixHits(cache_tokens, len(prompts), sum(length for _, length, _ in prompts), hit_tokens, hit_requests)
 
 
 def _prompts(path: Path, block_tokens: int) -> list[tuple[float, int, list[int]]]:

@@ -142,7 +142,7 @@ def _checked_columns(columns: Mapping[str, str] | None) -> tuple[str, str, str, 
     return (columns["arrival"], columns["input"], columns["output"], columns.get("model"))
 
 
-def _rows(path: Path, text: IO[str], asked: tuple[str, str, str, str | None] | None) -> tuple[str, Iterator[_Row]]:
+def _rows(path: Path, text: IO[str], columns: tuple[str, str, str, str | None] | None) -> tuple[str, Iterator[_Row]]:
     """The format and the rows."""
     start, first = 1, text.readline()
     while first and not first.strip():
@@ -151,13 +151,13 @@ def _rows(path: Path, text: IO[str], asked: tuple[str, str, str, str | None] | N
         raise WorkloadError(f"{path}: empty file; expected a trace with the header {','.join(PLAIN_COLUMNS)}[,model]")
     lines = chain([first], text)
     if first.lstrip().startswith("{"):
-        name, keys = ("columns", asked) if asked else _json_format(path, first, start)
+        name, keys = ("columns", columns) if columns else _json_format(path, first, start)
         return name, _json_rows(path, lines, start, keys)
     if first.lstrip().startswith("["):
         raise WorkloadError(
             f"{path}: a JSON array; write one object a line: jq -c '.[]' {path.name} > {path.stem}.jsonl"
         )
-    if not asked and _ACCESS_LINE.search(first):
+    if not columns and _ACCESS_LINE.search(first):
         raise WorkloadError(
             f"{path}: a log of vLLM's server, which holds no token counts. Take the usage log of your gateway, or have "
             "clients log `usage` of every answer: JSON lines with created, model, prompt_tokens and completion_tokens"
@@ -173,9 +173,11 @@ def _rows(path: Path, text: IO[str], asked: tuple[str, str, str, str | None] | N
     sums = next((column for column in _SUMS if column in names), None)
     if sums is not None:
         raise WorkloadError(f"{path}: its rows are sums over requests ({sums}); a log with one row a request is needed")
-    if asked:
-        lower = [None if column is None else column.lower() for column in asked]
-        absent = [column for column, name in zip(asked, lower, strict=True) if column is not None and name not in names]
+    if columns:
+        lower = [None if column is None else column.lower() for column in columns]
+        absent = [
+            column for column, name in zip(columns, lower, strict=True) if column is not None and name not in names
+        ]
         if absent:
             raise WorkloadError(f"{path}: no column {', '.join(map(str, absent))}; it has {', '.join(header)[:500]}")
         formats = {"columns": (str(lower[0]), str(lower[1]), str(lower[2]), lower[3])}
@@ -221,8 +223,8 @@ def _json_format(path: Path, first: str, line: int) -> tuple[str, tuple[str, str
                 f"{path}: line {line}: a usage log without the time of a request ({', '.join(_USAGE_TIMES)}); say "
                 "which key it is, --column arrival=KEY"
             )
-        asked, answered = (inside + name for name in _USAGE_TOKENS)
-        return "usage", (time, asked, answered, "model" if "model" in row else None)
+        prompt, answer = (inside + name for name in _USAGE_TOKENS)
+        return "usage", (time, prompt, answer, "model" if "model" in row else None)
     if not set(_MOONCAKE[:3]) & set(row):
         raise WorkloadError(
             f"{path}: line {line}: JSON lines with the keys {', '.join(map(str, row))[:300]} are of no known format: "
