@@ -13,6 +13,7 @@ from coralopt.benchmark.results import Row
 from coralopt.benchmark.statistics import gap_at
 from coralopt.benchmark.summary import Data, run_steps
 from coralopt.errors import BenchmarkError
+from coralopt.report.pyplot import pyplot
 
 #: Line styles by turns, so that arms differ without colour too.
 _STYLES = ("-", "--", "-.", ":")
@@ -24,15 +25,7 @@ def draw_plots(data: Data, rows: Sequence[Row], folder: Path, suffix: str = "svg
     Raises:
         BenchmarkError: matplotlib is not installed; says what to install.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        # Equal figures give equal files.
-        matplotlib.rcParams["svg.hashsalt"] = "coralopt"
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise BenchmarkError(f"plots need matplotlib ({error}); pip install 'coralopt[plot]'") from error
+    plt = pyplot(BenchmarkError)
     names = []
     for section in data["sections"]:
         kind = section["kind"]

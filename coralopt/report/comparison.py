@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -14,6 +13,7 @@ from rich.table import Table
 from coralopt.errors import CoraloptError
 from coralopt.planning.compare import Row
 from coralopt.report.promise import interval, interval_words
+from coralopt.report.pyplot import pyplot
 from coralopt.report.simulation import outcome_name
 from coralopt.report.table import Column, make_table, numbers, percent
 
@@ -100,23 +100,10 @@ def require_drawable(path: Path) -> None:
     Raises:
         CoraloptError: matplotlib is not installed, or it does not know the format.
     """
-    known = _pyplot().figure().canvas.get_supported_filetypes()
-    _pyplot().close("all")
+    known = pyplot().figure().canvas.get_supported_filetypes()
+    pyplot().close("all")
     if path.suffix.lstrip(".").lower() not in known:
         raise CoraloptError(f"{path}: not the name of a picture; end it in .svg, .png or .pdf")
-
-
-def _pyplot() -> ModuleType:
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        # Equal figures give equal files.
-        matplotlib.rcParams["svg.hashsalt"] = "coralopt"
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise CoraloptError(f"plots need matplotlib ({error}); pip install 'coralopt[plot]'") from error
-    return plt
 
 
 def draw_comparison(rows: Sequence[Row], path: Path, title: str) -> None:
@@ -128,7 +115,7 @@ def draw_comparison(rows: Sequence[Row], path: Path, title: str) -> None:
     planned = [row for row in rows if row.plan is not None]
     if not planned:
         raise CoraloptError("there is nothing to draw: no planner made a plan")
-    plt = _pyplot()
+    plt = pyplot()
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11, 1.2 + 0.55 * len(planned)), layout="constrained", sharey=True
     )

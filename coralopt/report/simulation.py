@@ -206,16 +206,14 @@ def epoch_table(result: SimulationResult) -> Table:
     )
 
 
-def simulation_view(result: SimulationResult, nodes: bool = True) -> RenderableType:
+def simulation_view(result: SimulationResult) -> RenderableType:
     """All tables of a simulation."""
     parts: list[RenderableType] = [simulation_summary(result), promise_table(result.outcomes), latency_table(result)]
     if any(row.causes for row in result.outcomes):
         parts += [cause_table(result.outcomes), Text(cause_lines(result))]
     if len(np.unique(result.epochs["start_s"])) > 1:
         parts.append(epoch_table(result))
-    if nodes:
-        parts.append(node_table(result))
-    return Group(*parts)
+    return Group(*parts, node_table(result))
 
 
 def outcome_name(row: PhaseOutcome | SimulatedPhase) -> str:

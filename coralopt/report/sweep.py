@@ -35,8 +35,8 @@ def sweep_table(sweep: Sweep) -> Table:
     return make_table(f"Sweep of {sweep.scenario}", columns, rows)
 
 
-def sweep_curves(sweep: Sweep, axis: Variation, most: int = COLOURS) -> Markup:
-    """Cost over one axis: a line for each choice of the other axes, at most so many; dots are on the Pareto front."""
+def sweep_curves(sweep: Sweep, axis: Variation) -> Markup:
+    """Cost over one axis: a line for each choice of the other axes that has a colour; dots are on the Pareto front."""
     others = [item.path for item in sweep.variations if item is not axis]
     groups: dict[tuple[float, ...], list[SweepPoint]] = {}
     for point in sweep.points:
@@ -44,8 +44,8 @@ def sweep_curves(sweep: Sweep, axis: Variation, most: int = COLOURS) -> Markup:
     front = pareto(sweep.points, sweep.variations)
     chosen = list(groups.items())
     # Evenly over all choices, the first and the last among them.
-    if len(chosen) > most:
-        chosen = [chosen[round(k * (len(chosen) - 1) / (most - 1))] for k in range(most)]
+    if len(chosen) > COLOURS:
+        chosen = [chosen[round(k * (len(chosen) - 1) / (COLOURS - 1))] for k in range(COLOURS)]
     series: list[Line] = []
     for colour, (values, points) in enumerate(chosen):
         points = sorted(points, key=lambda point: point.values[axis.path])

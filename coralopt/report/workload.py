@@ -14,6 +14,8 @@ from coralopt.workload import EpochAvailability, EpochDemand, Generator, PrefixH
 
 #: Most epochs that a table shows.
 SHOWN_EPOCHS = 24
+#: Epochs that are columns of a table.
+DEMAND_COLUMNS = 8
 #: Quantiles of token lengths that a generator shows.
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -130,9 +132,9 @@ def models_table(demand: Mapping[str, Mapping[str, float]]) -> Table:
     )
 
 
-def demand_by_epoch_table(demand: EpochDemand, epoch_s: float, shown: int = 8) -> Table:
+def demand_by_epoch_table(demand: EpochDemand, epoch_s: float) -> Table:
     """Tokens/s of each model phase in the first epochs, and over all of them."""
-    shown = min(len(demand), shown)
+    shown = min(len(demand), DEMAND_COLUMNS)
     heads = (*map(str, range(shown)), "lowest", "mean", "highest")
     rows = [
         (key, *values[:shown], values.min(), values.mean(), values.max())

@@ -16,7 +16,7 @@ from coralopt.errors import UnsupportedError
 from coralopt.solving.backend import Capability
 from coralopt.solving.certificate import implied_bounds
 from coralopt.solving.extras import Extras, Indicator, is_convex
-from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.matrix import MilpMatrix, rows_of_terms
 from coralopt.types import Floats
 
 #: Says that a back end lacks something, and which capability has it.
@@ -183,7 +183,7 @@ class _Draft:
 
     def matrix(self, kept: Extras) -> MilpMatrix:
         """The matrix with what was added; the parts that are kept are the back end's."""
-        from scipy.sparse import csc_array, vstack
+        from scipy.sparse import vstack
 
         source, columns = self.source, len(self.source.c) + len(self.columns)
         native = [indicator.row for indicator in kept.indicators]
@@ -192,9 +192,7 @@ class _Draft:
         self.lower[own], self.upper[own] = source.lower[own], source.upper[own]
         above = source.a.copy()
         above.resize((source.shape[0], columns))
-        triples = [(i, j, v) for i, (_, terms, _, _) in enumerate(self.rows) for j, v in terms.items()]
-        i, j, v = (np.array(part) for part in zip(*triples, strict=True)) if triples else (np.zeros(0, int),) * 3
-        below = csc_array((v, (i, j)), shape=(len(self.rows), columns), dtype=np.float64)
+        below = rows_of_terms([terms for _, terms, _, _ in self.rows], columns)
         zeros, ones = np.zeros(len(self.columns)), np.ones(len(self.columns))
         if kept.quadratic is not None:
             quadratic = kept.quadratic.copy()

@@ -193,11 +193,16 @@ def with_rows(matrix: MilpMatrix, a: sparray, lower: Floats, upper: Floats, name
     )
 
 
-def with_lazy_rows(matrix: MilpMatrix, rows: Sequence[LazyRow]) -> MilpMatrix:
-    """The matrix with these rows behind its own."""
+def rows_of_terms(rows: Sequence[Mapping[int, float]], columns: int) -> csc_array:
+    """float64 (m, n): rows given by their coefficients by the position of the column."""
     from scipy.sparse import csc_array
 
-    triples = [(i, j, value) for i, row in enumerate(rows) for j, value in row.terms.items()]
+    triples = [(i, j, value) for i, terms in enumerate(rows) for j, value in terms.items()]
     i, j, values = (np.array(part) for part in zip(*triples, strict=True)) if triples else (np.zeros(0, int),) * 3
-    below = csc_array((values, (i, j)), shape=(len(rows), len(matrix.c)), dtype=np.float64)
+    return csc_array((values, (i, j)), shape=(len(rows), columns), dtype=np.float64)
+
+
+def with_lazy_rows(matrix: MilpMatrix, rows: Sequence[LazyRow]) -> MilpMatrix:
+    """The matrix with these rows behind its own."""
+    below = rows_of_terms([row.terms for row in rows], len(matrix.c))
     return with_rows(matrix, below, np.array([row.lower for row in rows]), np.array([row.upper for row in rows]))

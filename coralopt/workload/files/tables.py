@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Most mistakes one message lists.
 MOST_MISTAKES = 20
+#: Numbers of steps are below this: a typing slip must not ask for the memory of a million epochs.
+MOST_STEPS = 1_000_000
 _SPECIAL = re.compile(r'[",\r\n]')
 _COMMA = re.compile(r"^(\s*-?\d+),(\d+\s*)$")
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -217,9 +219,9 @@ def name_cell(text: str) -> str:
     return text
 
 
-def step_cell(text: str, below: int = 1_000_000) -> int:
-    """A whole number from 0, in digits alone; a typing slip must not ask for the memory of a million epochs."""
-    if not (text.isascii() and text.isdigit()) or int(text) >= below:
+def step_cell(text: str) -> int:
+    """A whole number from 0, in digits alone."""
+    if not (text.isascii() and text.isdigit()) or int(text) >= MOST_STEPS:
         raise ValueError(f"must be a whole number from 0, not {shown(text)}")
     return int(text)
 
