@@ -17,6 +17,7 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.bounds.coverings import NodeLimit
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
+from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.context import SearchContext
 from coralopt.solving import SolveOptions
@@ -68,7 +69,9 @@ def test_limits_only_cut_what_they_say(problem: AllocationProblem, seed: int) ->
     cut = int(rng.integers(0, most + 1))
     every = np.arange(len(columns))
     bounds = [
-        best_prices(small, columns, every, MasterState(np.zeros(small.price.shape)), "highs", limits=[limit]).bound
+        best_prices(
+            PricingProblem(small, columns, every, [limit]), MasterState(np.zeros(small.price.shape)), "highs"
+        ).bound
         for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most))
     ]
     assert min(bounds) <= float(truth) * (1 + 1e-9) + 1e-9

@@ -19,6 +19,7 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound, raise_to_line
+from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
 from coralopt.allocation.search.coverings import all_near, allocation_of
@@ -43,7 +44,7 @@ def test_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationProble
     if truth is None or not len(columns):
         return
     every = np.arange(len(columns))
-    found = best_prices(small, columns, every, MasterState(np.zeros(small.price.shape)), "highs")
+    found = best_prices(PricingProblem(small, columns, every), MasterState(np.zeros(small.price.shape)), "highs")
     bound = lagrangian_bound(small, columns, found.state.capacity_prices).bound
     assert (found.state.capacity_prices >= 0).all()
     assert bound <= float(truth) + 1e-9

@@ -40,6 +40,7 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.model.columns import Columns
@@ -101,7 +102,7 @@ def test_sums_of_at_most_so_much_are_rows_of_the_decomposition(
         return
     columns = Columns.of(small)
     every, start = np.arange(len(columns)), MasterState(np.zeros(small.price.shape))
-    parts = best_prices(small, columns, every, start, "highs")
+    parts = best_prices(PricingProblem(small, columns, every), start, "highs")
     limit = float(truth) * (1 + 1e-9) + 1e-9
     assert parts.bound <= limit
     assert lagrangian_bound(small, columns, parts.state.capacity_prices, 1000, parts.state.side_prices).bound <= limit

@@ -20,6 +20,7 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound, least_spared, least_weights
+from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.bounds.surviving import surviving_cover
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions import reduce_problem
@@ -87,7 +88,9 @@ def test_where_nothing_fits_prices_say_so_and_stay_small() -> None:
     problem = synthetic_problem(max_nodes=3, phases=4, configurations=6, regions=2, supply="scarce", nodes=40)
     problem = replace(problem, availability=np.minimum(problem.availability, 1))
     columns = Columns.of(problem)
-    parts = best_prices(problem, columns, np.arange(len(columns)), MasterState(np.zeros_like(problem.price)), "highs")
+    parts = best_prices(
+        PricingProblem(problem, columns, np.arange(len(columns))), MasterState(np.zeros_like(problem.price)), "highs"
+    )
     pool = float((problem.availability * np.nan_to_num(problem.price)).sum())
     assert parts.bound > pool
     assert parts.state.capacity_prices.max() < 1e5 * float(columns.cost.max())
@@ -127,6 +130,6 @@ def test_bounds_and_answers_are_those_of_enumeration(problem: AllocationProblem,
     counts = columns.counts(solve_allocation(small, options=SolveOptions(rel_gap=0.0, abs_gap=1e-9)).allocation)
     assert (root.column_bounds[counts > 0] <= limit).all()
     if small.adds_up:
-        parts = best_prices(small, columns, np.arange(len(columns)), MasterState(prices), "highs")
+        parts = best_prices(PricingProblem(small, columns, np.arange(len(columns))), MasterState(prices), "highs")
         assert parts.bound <= limit
         assert (parts.column_bounds[counts > 0] <= limit).all()

@@ -33,7 +33,6 @@ import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available
 from coralopt.allocation.bounds.pricing import Covering, Multipliers, PricedCoverings, PricingProblem
-from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.solving import Backend, MilpMatrix, SolveOptions, solve_matrix
 from coralopt.types import Floats, Ints
@@ -61,6 +60,10 @@ class MasterState:
     limit_prices: Mapping[tuple[int, int], float] = field(default_factory=dict)
     coverings: tuple[Covering, ...] = ()
     side_prices: Floats | None = None
+
+    def prices_of(self, limits: Sequence[NodeLimit]) -> Floats:
+        """float64 (n,): what these limits cost, 0 for new ones."""
+        return np.array([self.limit_prices.get((limit.phase, limit.cell), 0.0) for limit in limits], dtype=np.float64)
 
     def row_prices(self) -> Floats:
         """float64 (R * C + S,): those of nodes, then those of side constraints as far as known."""
@@ -104,28 +107,22 @@ class Decomposition:
 
 
 def best_prices(
-    problem: AllocationProblem,
-    columns: Columns,
-    chosen: Ints,
+    pricing: PricingProblem,
     start: MasterState,
     solver: Backend | str,
     deadline: float = np.inf,
-    limits: Sequence[NodeLimit] = (),
     enough: float = np.inf,
 ) -> Decomposition:
     """Prices that maximise the Lagrangian bound over the chosen columns within the limits, nearly.
 
     Args:
-        problem: The problem; all of its side constraints allow at most so much.
-        columns: Its columns.
-        chosen: int64 (k,), those that take part.
+        pricing: Makes coverings of the chosen columns within limits, at most one a phase and cell.
         start: Prices and coverings to begin with, as far as known.
         solver: A back end with LP duals.
         deadline: Value of ``time.perf_counter()`` to stop at.
-        limits: At most one a phase and cell.
         enough: Bound to stop at, USD/h.
     """
-    pricing = PricingProblem(problem, columns, chosen, limits)
+    problem, chosen, limits = pricing.problem, pricing.chosen, pricing.limits
     there, cells = pricing.available, problem.price.size
     phases = len(problem.demand)
     master = _Master(problem, limits, solver)
@@ -141,7 +138,7 @@ def best_prices(
             ),
             0.0,
         ),
-        np.array([start.limit_prices.get((limit.phase, limit.cell), 0.0) for limit in limits], dtype=np.float64),
+        start.prices_of(limits),
     )
     bound, value, rounds, stuck, over = -np.inf, np.inf, 0, 0, True
     highest: PricedCoverings | None = None
@@ -151,7 +148,7 @@ def best_prices(
     dearest += sum(float((item.nodes * np.nan_to_num(item.price)).sum()) for item in problem.supply)
     dearest += sum(price for _, price, _ in problem.unmet_groups())
     dearest += sum(max(route.usd_h for route in model.routes) for model in problem.routes)
-    excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(columns.cost[chosen].max(initial=1.0)))
+    excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(pricing.cost.max(initial=1.0)))
     while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):
         rounds += 1
         answer = pricing.coverings(tried)

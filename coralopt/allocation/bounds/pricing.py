@@ -100,7 +100,9 @@ class PricedCoverings:
 class PricingProblem:
     """The covering knapsacks of all phases over the chosen columns."""
 
-    def __init__(self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit]) -> None:
+    def __init__(
+        self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit] = ()
+    ) -> None:
         configurations = problem.price.shape[1]
         self.problem, self.chosen, self.limits = problem, chosen, limits
         self.shape = problem.price.shape

@@ -24,6 +24,7 @@ import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, near_coverings
 from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
+from coralopt.allocation.bounds.fitting import FittingPricing
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.best_first import best_first
 from coralopt.allocation.search.context import Root, SearchContext
@@ -95,9 +96,9 @@ class _Tree:
         search = self.search
         small, columns = search.within_cuts, search.columns
         goal = self.target()
-        master = best_prices(
-            small, columns, node.alive, node.state, search.lp_solver, self.deadline, node.limits, enough=goal
-        )
+        pricing = FittingPricing(small, columns, node.alive, node.limits)
+        state = pricing.started(node.state)
+        master = best_prices(pricing, state, search.lp_solver, self.deadline, enough=goal)
         here = max(least, master.bound)
         if time.perf_counter() >= self.deadline:
             # Its decomposition may have been cut short; its bound holds, but there is no time to use it.

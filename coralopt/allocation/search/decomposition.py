@@ -11,8 +11,9 @@ import numpy as np
 from coralopt.allocation.bounds.coverings import side_adds
 from coralopt.allocation.bounds.cuts import violated_cuts
 from coralopt.allocation.bounds.decomposition import CLOSE, MasterState, best_prices
+from coralopt.allocation.bounds.fitting import FittingPricing, with_fitting
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
-from coralopt.allocation.bounds.pricing import Covering
+from coralopt.allocation.bounds.pricing import Covering, PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.context import Root, SearchContext
@@ -22,6 +23,8 @@ from coralopt.types import Floats, Ints
 WORTH = 2e-5
 #: Coverings without a share that the next round begins with, the newest.
 SPARE = 400
+#: How often prices of coverings that fit are held against all columns.
+FITS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,41 @@ def add_cuts(search: SearchContext, found: Highest) -> Highest:
     return replace(found, met=list(met))
 
 
+def fit_supply(search: SearchContext, found: Highest) -> Highest:
+    """The step ``fitting``: prices at which the bound of coverings that fit the pool by themselves is highest.
+
+    Where no phase needs more than there is of anything, the bound stays what it was.
+    """
+    if not search.open():
+        return found
+    problem, columns, chosen = search.within_cuts, search.columns, found.chosen
+    root, best = found.root, search.best
+    known = _counted(problem, columns, found.met)
+    for _ in range(FITS):
+        pricing = FittingPricing(problem, columns, chosen)
+        state = pricing.started(replace(best, coverings=known))
+        if not pricing.reach:
+            # No phase needs more than there is of anything.
+            break
+        deadline = time.perf_counter() + search.share_of_left()
+        master = best_prices(pricing, state, search.lp_solver, deadline)
+        best, known = master.state, master.state.coverings
+        plain = lagrangian_bound(problem, columns, best.capacity_prices, side_prices=best.side_prices)
+        lagrangian = with_fitting(problem, columns, plain)
+        bounds = np.maximum(root.column_bounds, lagrangian.column_bounds)
+        if lagrangian.bound > root.lagrangian.bound:
+            search.best = replace(best, coverings=())
+            root = replace(root, lagrangian=replace(lagrangian, column_bounds=bounds))
+        root = replace(root, column_bounds=bounds)
+        near = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound * (1 + search.limits.near_bound))
+        grown = np.union1d(chosen, near[: search.limits.near_columns])
+        if len(grown) == len(chosen) or lagrangian.bound >= master.bound - CLOSE * abs(master.bound):
+            break
+        chosen = grown
+    search.lap("fitting")
+    return replace(found, root=root).keep(search)
+
+
 def _highest(search: SearchContext, found: Highest, state: MasterState) -> Highest:
     """The highest bound within the cuts, from some prices and coverings on; its prices are kept in ``search``."""
     problem, columns, limits = search.within_cuts, search.columns, search.limits
@@ -124,7 +162,7 @@ def _highest(search: SearchContext, found: Highest, state: MasterState) -> Highe
         if (len(grown) == len(chosen) and not again) or search.left() == 0:
             break
         chosen, again = grown, False
-        master = best_prices(problem, columns, chosen, state, search.lp_solver, search.deadline)
+        master = best_prices(PricingProblem(problem, columns, chosen), state, search.lp_solver, search.deadline)
         fits = bool(np.isfinite(master.master))
         met += master.state.coverings[len(state.coverings) :]
         values = np.zeros(len(columns))

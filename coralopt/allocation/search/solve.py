@@ -17,6 +17,9 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 ``cuts``
     raises L by cutting planes on the supply, which whole allocations satisfy and the decomposition's fractional one does
     not.
+``fitting``
+    raises L further: every model phase weighs what a covering weighs that fits the supply by itself. ``branching`` knows
+    such coverings too.
 ``rest``
     keeps the whole instances of the decomposition's fractional allocation and searches, as a problem of its own, what
     demand and supply they leave.
@@ -71,7 +74,7 @@ from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.branching import branch
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
-from coralopt.allocation.search.decomposition import Highest, add_cuts, raise_bound
+from coralopt.allocation.search.decomposition import Highest, add_cuts, fit_supply, raise_bound
 from coralopt.allocation.search.fixing import close_gap, solve_full_model
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
 from coralopt.allocation.search.node_counts import branch_on_node_counts
@@ -198,6 +201,8 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
             tight = add_cuts(search, found)
+            if _listable(search.small) and tight.values.sum() < search.limits.most_instances:
+                tight = fit_supply(search, tight)
             root, ranking = tight.root, found.root.column_bounds
             _choose(search, found, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
@@ -248,10 +253,15 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if count < limits.most_instances:
         _anneal(search, loose)
     if listed and search.open():
+        branch(search, root)
+    if listed and search.open():
         # Now that the slack needed is known.
         choose_near_coverings(search, root, limits.most_coverings, by_tree)
-    if listed and search.open():
-        branch(search, root)
+
+
+def _listable(problem: AllocationProblem) -> bool:
+    """Whether coverings of single phases say all, and can be listed."""
+    return not (problem.routes or problem.surviving.any() or problem.replicas.any() or problem.unmet_groups())
 
 
 def _anneal(search: SearchContext, loose: Highest) -> None:

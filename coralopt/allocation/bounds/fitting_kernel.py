@@ -1,0 +1,243 @@
+"""The compiled search for the lightest covering of a model phase that fits the supply; imported only when it runs."""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from coralopt.types import Bools, Floats, Ints
+
+#: Share of a sum by which a row may be exceeded, and a demand be missed: what rounding does.
+HAIR = 1e-9
+
+
+class FittingItems(NamedTuple):
+    """The instances that coverings of one model phase are made of.
+
+    Attributes:
+        weight: float64 (n,), USD/h.
+        speed: float64 (n,), tokens/s.
+        row: int64 (n, w), rows that an instance uses, then -1.
+        amount: float64 (n, w), how much of each, above 0.
+        mark: int64 (n,), sums of which are equal where equally many nodes and copies are used, and almost nowhere else.
+        node: int64 (R * C,), the mark of one node of each cell, the first rows.
+        spare: bool (R * C,), whether one node fewer of each cell is always as good.
+    """
+
+    weight: Floats
+    speed: Floats
+    row: Ints
+    amount: Floats
+    mark: Ints
+    node: Ints
+    spare: Bools
+
+
+class FittingTask(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        demand: tokens/s.
+        spared: tokens/s that must be left whichever instance is lost; 0 for none.
+        by_weight: Whether equal use of every row may cost differently.
+        room: float64 (m,), how much there is of every row.
+        least: float64 (G + 1,), what covers so many of G steps of the demand weighs at least, whether it fits or not.
+        floor: USD/h; what every covering weighs at least.
+        limit: USD/h; heavier coverings are not looked for.
+        most: Partial coverings that are made at most.
+    """
+
+    demand: float
+    spared: float
+    by_weight: bool
+    room: Floats
+    least: Floats
+    floor: float
+    limit: float
+    most: int
+
+
+class Labels(NamedTuple):
+    """Partial coverings, the empty one first.
+
+    Attributes:
+        parent: int64 (n,), what an instance was added to.
+        item: int64 (n,), that instance.
+        depth: int64 (n,), how many instances.
+        weight: float64 (n,), USD/h.
+        speed: float64 (n,), tokens/s.
+        largest: float64 (n,), tokens/s of the largest instance.
+        mark: int64 (n,), sum of the marks.
+        older: int64 (n,), an older one with the same mark, or -1.
+    """
+
+    parent: Ints
+    item: Ints
+    depth: Ints
+    weight: Floats
+    speed: Floats
+    largest: Floats
+    mark: Ints
+    older: Ints
+
+
+@njit(cache=True)
+def _use(items: FittingItems, labels: Labels, label: int, used: Floats) -> None:
+    """How much a partial covering uses of every row."""
+    used[:] = 0.0
+    while label > 0:
+        k = labels.item[label]
+        for q in range(items.row.shape[1]):
+            if items.row[k, q] < 0:
+                break
+            used[items.row[k, q]] += items.amount[k, q]
+        label = labels.parent[label]
+
+
+@njit(cache=True)
+def _fits(items: FittingItems, room: Floats, used: Floats, k: int) -> bool:
+    """Whether one more instance of item k is within every row."""
+    for q in range(items.row.shape[1]):
+        row = items.row[k, q]
+        if row < 0:
+            break
+        if used[row] + items.amount[k, q] > room[row] * (1 + HAIR) + HAIR:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _replaced(items: FittingItems, labels: Labels, newest: dict[np.int64, np.int64], label: int, used: Floats) -> bool:
+    """Whether a partial covering on one node fewer, and no more of anything else, is as fast."""
+    other = np.zeros(len(used))
+    for cell in range(len(items.node)):
+        wanted = labels.mark[label] - items.node[cell]
+        rival = int(newest[wanted]) if items.spare[cell] and used[cell] > 0 and wanted in newest else -1
+        while rival >= 0:
+            if labels.speed[rival] >= labels.speed[label]:
+                _use(items, labels, rival, other)
+                other[cell] += 1
+                same = True
+                for row in range(len(used)):
+                    if other[row] > used[row] + HAIR or (row < len(items.node) and other[row] < used[row]):
+                        same = False
+                        break
+                if same:
+                    return True
+            rival = labels.older[rival]
+    return False
+
+
+@njit(cache=True)
+def _known(items: FittingItems, task: FittingTask, labels: Labels, fresh: int, rival: int, used: Floats) -> bool:
+    """Whether a partial covering of a chain that uses the same of every row is as fast as a new one."""
+    other = np.zeros(len(used))
+    while rival >= 0:
+        if (
+            labels.speed[rival] >= labels.speed[fresh]
+            and (not task.by_weight or labels.weight[rival] <= labels.weight[fresh])
+            and (
+                task.spared <= 0
+                or labels.speed[rival] - labels.largest[rival] >= labels.speed[fresh] - labels.largest[fresh]
+            )
+        ):
+            _use(items, labels, rival, other)
+            k = labels.item[fresh]
+            for q in range(items.row.shape[1]):
+                if items.row[k, q] < 0:
+                    break
+                other[items.row[k, q]] -= items.amount[k, q]
+            same = True
+            for row in range(len(used)):
+                if abs(used[row] - other[row]) > HAIR:
+                    same = False
+                    break
+            if same:
+                return True
+        rival = labels.older[rival]
+    return False
+
+
+@njit(cache=True)
+def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> tuple[float, int]:
+    """The lightest coverings that fit, by best-first search (A*) over partial ones.
+
+    What is missing of a partial covering weighs at least what ``least`` says. A partial covering is dropped where another
+    one uses the same of every row, or one node fewer, and is no slower: in any allocation that one may stand in its place.
+
+    Args:
+        items: Instances, each in any number.
+        task: What is asked for.
+        members: int64 (wanted, d), filled with the items of the coverings found, the lightest first, then -1.
+
+    Returns:
+        USD/h that every covering which fits weighs at least, but for those that another one replaces; and how many
+        coverings were found.
+    """
+    most, grid = task.most, len(task.least) - 1
+    labels = Labels(
+        np.full(most, -1, dtype=np.int64),
+        np.full(most, -1, dtype=np.int64),
+        np.zeros(most, dtype=np.int64),
+        np.zeros(most),
+        np.zeros(most),
+        np.zeros(most),
+        np.zeros(most, dtype=np.int64),
+        np.full(most, -1, dtype=np.int64),
+    )
+    newest = {np.int64(0): np.int64(0)}
+    used = np.zeros(len(task.room))
+    queue = [(task.floor, 0.0, 0)]
+    count, found, bound = 1, 0, np.inf
+    while len(queue) > 0:
+        value, _, label = heapq.heappop(queue)
+        _use(items, labels, label, used)
+        if _replaced(items, labels, newest, label, used):
+            continue
+        speed, largest = labels.speed[label], labels.largest[label]
+        if speed >= task.demand * (1 - HAIR) and (
+            task.spared <= 0 or speed - largest >= task.spared - task.demand * HAIR
+        ):
+            bound = min(bound, value)
+            k = label
+            for i in range(labels.depth[label]):
+                members[found, i] = labels.item[k]
+                k = labels.parent[k]
+            found += 1
+            if found == len(members):
+                break
+            continue
+        if labels.depth[label] == members.shape[1] or count + len(items.weight) > most:
+            # What is not looked at weighs at least as much as this.
+            bound = min(bound, value)
+            break
+        for k in range(len(items.weight)):
+            heavier = labels.weight[label] + items.weight[k]
+            if heavier > task.limit:
+                continue
+            faster, large = speed + items.speed[k], max(largest, items.speed[k])
+            missing = task.demand - faster
+            if task.spared > 0:
+                missing = max(missing, task.spared + large - faster)
+            total = max(value, heavier)
+            if missing > 0:
+                # Rounded down: what is missing may be a hair less than it seems.
+                steps = int(np.ceil(missing / task.demand * grid * (1 - 1e-9) - 1e-6))
+                total = max(value, heavier + task.least[max(0, min(grid, steps))])
+            if total > task.limit or not _fits(items, task.room, used, k):
+                continue
+            both = labels.mark[label] + items.mark[k]
+            rival = int(newest[both]) if both in newest else -1
+            labels.parent[count], labels.item[count], labels.depth[count] = label, k, labels.depth[label] + 1
+            labels.weight[count], labels.speed[count], labels.largest[count] = heavier, faster, large
+            labels.mark[count], labels.older[count] = both, rival
+            if rival >= 0 and _known(items, task, labels, count, rival, used):
+                continue
+            newest[both] = np.int64(count)
+            heapq.heappush(queue, (total, -faster, count))
+            count += 1
+    # Whatever was not found is above the limit.
+    return min(bound, task.limit), found

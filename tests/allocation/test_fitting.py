@@ -1,0 +1,198 @@
+"""What coverings that fit weigh at least: bounds hold against trying everything, and against an integer programme."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from operator_problems import allocations_within, best_operated_by_enumeration, operated_cost, operated_problems
+from scipy.sparse import csc_array
+from test_cuts import random_cuts, with_three_kinds
+
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits, reduce_problem
+from coralopt.allocation.bounds import fitting
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available
+from coralopt.allocation.bounds.decomposition import MasterState, best_prices
+from coralopt.allocation.bounds.fitting import FittingPricing, FittingSearch, with_fitting
+from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.pricing import Multipliers
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
+from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.coverings import all_near, allocation_of
+from coralopt.allocation.search.decomposition import add_cuts, fit_supply, raise_bound
+from coralopt.allocation.search.solve import _listable, _root_bound
+from coralopt.allocation.side_constraints import open_constraints
+from coralopt.errors import InfeasibleError
+from coralopt.solving import MilpMatrix, SolveOptions, get_backend, solve_matrix
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+
+EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
+EVERY_STEP = AllocationSearchOptions(limits=SearchLimits(direct_columns=0))
+WITHOUT_END = ChoiceLimits(np.inf, 0.0, 10**6, np.inf)
+#: What the bound at prices knows whole, and rows of what coverings add up to.
+LISTED = ("supply", "budget", "region", "model", "spare", "starts", "ban", "quota", "instances", "loads")
+
+
+@pytest.fixture(autouse=True)
+def _look_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any prices most of a tiny problem is far above the covering knapsack's weight."""
+    monkeypatch.setattr(fitting, "LAST", 20.0)
+
+
+def lightest_by_integer_programme(
+    problem: AllocationProblem, columns: Columns, mine: np.ndarray, w: np.ndarray
+) -> float:
+    """Least weight of whole instances of these columns of a phase that meet its demand within the nodes."""
+    regions, kinds = problem.price.shape
+    nodes = np.zeros((len(mine), regions, kinds))
+    nodes[np.arange(len(mine)), columns.region[mine]] = problem.usage[columns.template[mine]]
+    speed = problem.throughput[columns.template[mine]]
+    a = np.vstack([nodes.reshape(len(mine), -1).T, speed])
+    demand = float(problem.demand[columns.phase[mine[0]]])
+    matrix = MilpMatrix(
+        c=w,
+        offset=0.0,
+        a=csc_array(a),
+        row_lower=np.append(np.full(regions * kinds, -np.inf), demand),
+        row_upper=np.append(problem.availability.ravel().astype(float), np.inf),
+        lower=np.zeros(len(mine)),
+        upper=np.where(columns.kept[mine], columns.upper[mine], np.inf).astype(float),
+        integer=np.ones(len(mine), dtype=np.bool_),
+        maximize=False,
+        column_names=[f"x{k}" for k in range(len(mine))],
+        row_names=[f"row{k}" for k in range(len(a))],
+    )
+    result = solve_matrix(matrix, "highs", EXACT)
+    return math.inf if result.x is None else float(w @ result.x)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=allocation_problems(max_templates=4), seed=st.integers(0, 10**6), most=st.sampled_from((4, 40, 100_000)))
+def test_a_phase_weighs_what_an_integer_programme_says(problem: AllocationProblem, seed: int, most: int) -> None:
+    """Exactly where the search may end, and never more where it may not."""
+    problem = with_three_kinds(problem, seed)
+    columns = Columns.of(problem)
+    prices = np.random.default_rng(seed).uniform(0, 2, problem.price.shape)
+    root = lagrangian_bound(problem, columns, prices, grid=1000)
+    assume(np.isfinite(root.bound))
+    every = np.arange(len(columns))
+    near, over = WeightedColumns(every, root.weight, root.least, root.whole), root.column_bounds - root.bound
+    search = FittingSearch(problem, columns, every, most=most)
+    for phase in np.flatnonzero(problem.demand > 0).tolist():
+        mine = np.flatnonzero(columns.phase == phase)
+        truth = lightest_by_integer_programme(problem, columns, mine, root.weight[mine])
+        found = search.lightest(phase, near, over)
+        assert found.least <= truth + 1e-6
+        assert found.least >= root.whole[phase]
+        for covering in found.coverings:
+            used = np.zeros(problem.price.shape)
+            np.add.at(used, columns.region[covering], problem.usage[columns.template[covering]])
+            assert (used <= problem.availability).all()
+            assert problem.throughput[columns.template[covering]].sum() >= problem.demand[phase] - 1e-6
+        if most > 10**4 and np.isfinite(truth):
+            assert found.least == pytest.approx(truth, abs=1e-6)
+            assert root.weight[found.coverings[0]].sum() == pytest.approx(truth, abs=1e-6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=operated_problems(kinds=LISTED), seed=st.integers(0, 10**6), cut=st.booleans())
+def test_bounds_of_fitting_coverings_hold_for_every_allocation(
+    problem: AllocationProblem, seed: int, cut: bool
+) -> None:
+    """At any prices, of cuts too: no allocation costs less than the bound, or than that of any of its columns."""
+    problem = reduce_problem(problem).problem
+    if not problem.adds_up or not _listable(problem) or not len(problem.throughput):
+        return
+    columns, rng = Columns.of(problem), np.random.default_rng(seed)
+    within = problem
+    if cut:
+        within = replace(problem, side_constraints=(*problem.side_constraints, *random_cuts(problem, seed)))
+    prices = rng.uniform(0, 2, problem.price.shape)
+    of_rows = rng.uniform(0, 2, len(open_constraints(within))) * rng.integers(0, 2)
+    plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_rows)
+    root = with_fitting(within, columns, plain)
+    assert root.bound >= plain.bound
+    place = {(t, r): k for k, (t, r) in enumerate(zip(columns.template.tolist(), columns.region.tolist(), strict=True))}
+    for counts in allocations_within(problem):
+        cost = operated_cost(problem, counts)
+        if cost is None:
+            continue
+        assert root.bound <= float(cost) * (1 + 1e-9) + 1e-9
+        for pair, count in counts.items():
+            # Which of a template's instances are kept ones is the cost's business; new ones are never cheaper.
+            if count and pair in place and problem.running is None:
+                assert root.column_bounds[place[pair]] <= float(cost) * (1 + 1e-9) + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=allocation_problems(), slack=st.sampled_from((0.0, 5.0, 50.0)), seed=st.integers(0, 10**6))
+def test_coverings_near_the_bound_hold_the_optimum(problem: AllocationProblem, slack: float, seed: int) -> None:
+    problem = with_three_kinds(problem, seed)
+    truth, columns = best_by_enumeration(problem), Columns.of(problem)
+    if truth is None or not (problem.demand > 0).any():
+        return
+    cuts, rng = random_cuts(problem, seed), np.random.default_rng(seed)
+    within = replace(problem, side_constraints=tuple(cuts))
+    prices, of_cuts = rng.uniform(0, 2, problem.price.shape), rng.uniform(0, 3, len(cuts))
+    root = with_fitting(within, columns, lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_cuts))
+    assert root.bound <= float(truth) * (1 + 1e-9) + 1e-9
+    coverings = all_near(within, columns, root, slack, 100_000)
+    assert coverings is not None
+    if truth > root.bound + slack:
+        return
+    there = available(within)
+    found = best_choice_among(coverings, there, np.append(prices.ravel(), of_cuts), WITHOUT_END, problem.segments)
+    assert found.chosen is not None
+    check = problem.check(allocation_of(columns, coverings, found.chosen))
+    assert check.feasible
+    assert check.objective == pytest.approx(float(truth), abs=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=operated_problems(kinds=LISTED), seed=st.integers(0, 10**6))
+def test_the_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationProblem, seed: int) -> None:
+    """The whole step, after cuts, with everything whose coverings can be listed."""
+    search = SearchContext(problem, get_backend("highs"), EVERY_STEP, EXACT, math.inf)
+    search.reduce(None)
+    if not (search.small.demand > 0).any() or not search.small.adds_up or not _listable(search.small):
+        return
+    search.columns = Columns.of(search.small)
+    truth = best_operated_by_enumeration(problem)
+    try:
+        tight = add_cuts(search, raise_bound(search, _root_bound(search), None))
+        before = search.bound
+        found = fit_supply(search, tight)
+    except InfeasibleError:
+        assert truth is None
+        return
+    assert search.bound >= before
+    if truth is not None:
+        assert search.bound <= float(truth) * (1 + 1e-9) + 1e-9
+        assert found.root.lagrangian.bound <= float(truth) * (1 + 1e-9) + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=allocation_problems(), seed=st.integers(0, 1000))
+def test_limits_on_nodes_only_cut_what_they_say(problem: AllocationProblem, seed: int) -> None:
+    """The least bound of what a phase may use at most, and of what it must use at least, bounds the whole."""
+    small = reduce_problem(problem).problem
+    columns = Columns.of(small)
+    truth = best_by_enumeration(problem)
+    if truth is None or not len(columns):
+        return
+    rng = np.random.default_rng(seed)
+    phase, cell = int(rng.integers(len(small.demand))), int(rng.integers(small.price.size))
+    most = int(small.availability.ravel()[cell])
+    cut, every, bounds = int(rng.integers(0, most + 1)), np.arange(len(columns)), []
+    for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most)):
+        pricing = FittingPricing(small, columns, every, [limit])
+        bounds.append(best_prices(pricing, pricing.started(MasterState(np.zeros(small.price.shape))), "highs").bound)
+        # At any prices of the limit, too.
+        answer = pricing.coverings(Multipliers(rng.uniform(0, 2, small.price.size), rng.uniform(-1, 1, 1)))
+        bounds[-1] = max(bounds[-1], -np.inf if answer is None else answer.bound)
+    assert min(bounds) <= float(truth) * (1 + 1e-9) + 1e-9
