@@ -19,7 +19,7 @@ from typing import Any
 def main() -> None:
     """Entry point of the ``coralopt`` command: no traceback for anything a user can cause."""
     # A command makes few cycles of objects; looking for them while modules are imported takes a tenth of its time.
-    gc.set_threshold(100_000)
+    gc.set_threshold(300_000)
     sys.meta_path.insert(0, _Later())
     _keep_output()
     try:
@@ -33,6 +33,8 @@ def main() -> None:
     # Python ends itself by SIGINT, whatever the exit code, when Ctrl-C has passed through code that was made from text, as
     # dataclasses are while a module is imported; code from text that ends well makes it forget that.
     exec("")
+    # Nor are there cycles worth looking for when all of it ends.
+    gc.freeze()
     sys.exit(code)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -83,14 +86,26 @@ class PlanRequest:
         known = warm.known_library(self.scenario, self.progress)
         if known is not None:
             return known, True, warm.with_library(self.scenario, known)
-        library, reused = obtain_library(
-            self.scenario, self.library, tables=warm.tables_of(self.scenario), progress=self.progress
-        )
+        imports = threading.Thread(target=_import_kernels)
+        imports.start()
+        try:
+            library, reused = obtain_library(
+                self.scenario, self.library, tables=warm.tables_of(self.scenario), progress=self.progress
+            )
+        finally:
+            imports.join()
         return library, reused, warm.with_library(self.scenario, library)
 
     def warmed(self) -> PlanRequest:
         """The same request with tables and templates at hand, for a scenario that is planned several times."""
         return replace(self, warm=self.templates()[2])
+
+
+def _import_kernels() -> None:
+    """What an allocation needs first: a library is read without Python's lock, so this takes no time beside it."""
+    with contextlib.suppress(ImportError):  # Whoever needs it says so.
+        importlib.import_module("coralopt.allocation.bounds.kernels")
+        importlib.import_module("scipy.sparse")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
+from coralopt.compiling import loads_alone
 from coralopt.routing import ANSWER_SHARE, ANSWER_TOKENS
 from coralopt.simulation.state import BLOCK, DECODE, NIL, PREFILL, RESERVE, State
 from coralopt.throughput.layer_times import SHORT_PASS
@@ -81,7 +82,7 @@ def _kept(function: _F, **options: bool) -> _F:
     njit: Callable[..., Callable[[_F], object]] = partial(numba.njit, nogil=True, _nrt=False, **options)
     try:
         # Numba's own type hides the cache that is extended here.
-        kept: Any = njit(cache=True)(function)
+        kept: Any = loads_alone(njit(cache=True)(function))
         kept._cache._cache_file = _KeptCode(kept._cache._cache_file)
     except (AttributeError, RuntimeError):  # Other insides, or no folder to write to.
         kept = njit()(function)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from coralopt.compiling import compiled
 from coralopt.throughput import FIRST, LAST, MIDDLE
 from coralopt.types import Floats, Ints
 
@@ -12,7 +12,7 @@ from coralopt.types import Floats, Ints
 _CLOSE = 1e-9
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def cover_costs(steps: Ints, price: Floats, order: Ints, until: int, out: Floats) -> None:
     """``out[t]`` = least price of whole nodes with at least t steps together, for t = 0..``until``.
 
@@ -50,7 +50,7 @@ def cover_costs(steps: Ints, price: Floats, order: Ints, until: int, out: Floats
         out[t] = least
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _fractions(speed: Floats, price: Floats, most: int, out: Floats) -> None:
     """``out[role, j]`` = least ``price[c] / speed[role, c, j]`` for j = 1..``most``; infinite without one."""
     out[:] = np.inf
@@ -62,7 +62,7 @@ def _fractions(speed: Floats, price: Floats, most: int, out: Floats) -> None:
                         out[role, j] = min(out[role, j], price[c] / speed[role, c, j])
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _line_below(cost: Floats, count: int, line: Floats) -> float:
     """A line below the costs of stages, and by it the least cost of ``count`` stages; infinite where there can be none.
 
@@ -107,7 +107,7 @@ def _line_below(cost: Floats, count: int, line: Floats) -> float:
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def least_tokens(values: Floats, price: Floats, out: Floats) -> None:
     """``out[S - 1]`` <= least price of one token/s in a pipeline of S stages of nodes in fractions; infinite without one.
 
@@ -124,7 +124,7 @@ def least_tokens(values: Floats, price: Floats, out: Floats) -> None:
             out[s] = _line_below(cost, s + 1, line)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _times(left: Floats, right: Floats, out: Floats) -> None:
     for total in range(out.shape[0]):
         least = np.inf
@@ -134,7 +134,7 @@ def _times(left: Floats, right: Floats, out: Floats) -> None:
         out[total] = least
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def token_price(values: Floats, price: Floats) -> float:
     """Least price of one token/s in a pipeline of S stages of nodes in fractions; infinite without one.
 
@@ -163,7 +163,7 @@ def token_price(values: Floats, price: Floats) -> float:
     return float(least)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _stage_tables(
     values: Floats,
     price: Floats,
@@ -220,7 +220,7 @@ def _stage_tables(
     return least
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _worth(tables: Floats, until: Ints, line: Floats, role: int, t: int, slack: float, held: Ints, cost: Floats) -> int:
     """The stages that an instance of t steps may have when it costs at most ``slack`` over the line: layers and prices."""
     many = 0
@@ -232,7 +232,7 @@ def _worth(tables: Floats, until: Ints, line: Floats, role: int, t: int, slack: 
     return many
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _cheapest_line(
     count: int, t: int, limit: float, least: float, tables: Floats, until: Ints, line: Floats, chosen: Ints
 ) -> float:
@@ -272,7 +272,7 @@ def _cheapest_line(
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def price_instances(
     values: Floats, price: Floats, step: float, least: Floats, one: Floats, every: Floats, stages: Ints
 ) -> None:
@@ -326,7 +326,7 @@ def price_instances(
         one[t] = min(one[t], one[t + 1])
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def trace_instances(
     values: Floats, price: Floats, step: float, limit: Floats, served: Ints, held: Ints, nodes: Ints
 ) -> None:
@@ -354,7 +354,7 @@ def trace_instances(
             left -= j
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _take(cost: Floats, steps: Ints, price: Floats, t: int, nodes: Ints) -> None:
     """Add the nodes of a cheapest stage of t steps."""
     while t > 0:
@@ -368,7 +368,7 @@ def _take(cost: Floats, steps: Ints, price: Floats, t: int, nodes: Ints) -> None
         t -= steps[chosen]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def cover_demand(one: Floats, out: Floats) -> None:
     """``out[t]`` = least price of any number of instances with at least t steps together; ``one[t]`` of one instance.
 

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
+from coralopt.compiling import compiled
+
 _F = TypeVar("_F", bound=Callable[..., object])
 # Arrays and numpy's whole numbers inside compiled code have no static type worth naming; the callers in sweep.py are typed.
 Array = Any
@@ -58,19 +60,11 @@ class Answer(NamedTuple):
     rows: Array
 
 
-def _compiled(function: _F) -> _F:
-    return cast("_F", numba.njit(cache=True)(function))
-
-
 def _inlined(function: _F) -> _F:
     return cast("_F", numba.njit(inline="always")(function))
 
 
-def _parallel(function: _F) -> _F:
-    return cast("_F", numba.njit(cache=True, parallel=True)(function))
-
-
-@_compiled
+@compiled()
 def _compare(left: Array, right: Array) -> int:
     """-1, 0 or 1 as ``left`` comes before, equals or comes after ``right`` lexicographically."""
     for c in range(left.shape[0]):
@@ -79,7 +73,7 @@ def _compare(left: Array, right: Array) -> int:
     return 0
 
 
-@_parallel
+@compiled(parallel=True)
 def removal_links(sets: Array, sizes: Array, start: Array, links: Array) -> None:
     """Fill ``links`` (C, M) by search; -2 marks a node set that is missing from ``sets``.
 
@@ -114,11 +108,15 @@ def removal_links(sets: Array, sizes: Array, start: Array, links: Array) -> None
                 near[c] = low
 
 
-@_compiled
+@compiled()
 def _sublattice(row: Array, links: Array, m: int) -> tuple[Array, int]:
     """Rows of all sub-multisets of node set m by code (code 0, the empty one, is -1), and ``top``."""
-    present = np.flatnonzero(row)
-    kinds = present.shape[0]
+    present = np.empty(row.shape[0], np.int64)
+    kinds = 0
+    for c in range(row.shape[0]):
+        if row[c] > 0:
+            present[kinds] = c
+            kinds += 1
     stride = np.empty(kinds, np.int64)
     codes = 1
     for i in range(kinds - 1, -1, -1):
@@ -135,7 +133,7 @@ def _sublattice(row: Array, links: Array, m: int) -> tuple[Array, int]:
     return index, stride[0]
 
 
-@_parallel
+@compiled(parallel=True)
 def stage_tables(table: Array, sets: Array, rows: int, out: Array) -> None:
     """``out[m, k, j]`` = tokens/s of node set m as one stage of j layers in cell k under ``table`` (C, K, L + 1).
 
@@ -167,7 +165,7 @@ def _next(stage: Array, rest: Array, held: Whole, left: Whole, value: float) -> 
     return held + more, left + (one - more), faster if faster < value else value
 
 
-@_compiled
+@compiled()
 def _join(stage: Array, rest: Array, pairs: Array, least: int, last: int, out: Array) -> None:
     """``out[l]`` = max(out[l], max over j of min(stage[j], rest[l - j])) for ``pairs`` (2, n) of rows, l up to ``last``.
 
@@ -197,7 +195,7 @@ def _join(stage: Array, rest: Array, pairs: Array, least: int, last: int, out: A
             j3, l3, v3 = _next(s3, r3, j3, l3, v3)
 
 
-@_compiled
+@compiled()
 def _join_any(stage: Array, rest: Array, pairs: Array, least: int, last: int, out: Array) -> None:
     """The same of tables that rise somewhere: every split of every number of layers."""
     for k in range(pairs.shape[1]):
@@ -211,7 +209,7 @@ def _join_any(stage: Array, rest: Array, pairs: Array, least: int, last: int, ou
                         out[j + left] = value
 
 
-@_compiled
+@compiled()
 def _same(left: Array, right: Array) -> bool:
     for j in range(left.shape[0]):  # noqa: SIM110 - compiled code
         if left[j] != right[j]:
@@ -219,7 +217,7 @@ def _same(left: Array, right: Array) -> bool:
     return True
 
 
-@_parallel
+@compiled(parallel=True)
 def extend_chain(
     family: NodeSets, stage: Array, chain: Chain, count: int, first: int, end: int, last_layer: int, anchored: bool
 ) -> None:
@@ -266,7 +264,7 @@ def extend_chain(
                         target[k, l] = target[k - 1, l]
 
 
-@_compiled
+@compiled()
 def _split(
     family: NodeSets, stage: Array, chain: Chain, count: int, m: int, total: int, cell: int, value: float
 ) -> tuple[int, int, int, int]:
@@ -325,7 +323,7 @@ def _cross(stage: Array, others: Array, least: int, most: int, falling: bool, va
     return value, kept
 
 
-@_compiled
+@compiled()
 def one_stage(wanted: Array, stage: Array, total: int, answer: Answer) -> None:
     """Take one stage of all ``total`` layers, (M,) tokens/s, for the node sets ``wanted`` where that beats the answer."""
     best, stages, layers, rows = answer
@@ -337,7 +335,7 @@ def one_stage(wanted: Array, stage: Array, total: int, answer: Answer) -> None:
             rows[m, 0] = m
 
 
-@_parallel
+@compiled(parallel=True)
 def layers_above(rows: Array, grid: Array, last: int, out: Array) -> None:
     """``out[q, r]`` = most layers up to ``last`` at which row r of ``rows`` (R, L + 1) is above ``grid[q]``, rising."""
     block = 64
@@ -353,7 +351,7 @@ def layers_above(rows: Array, grid: Array, last: int, out: Array) -> None:
                 out[q, r] = j
 
 
-@_compiled
+@compiled()
 def _last_below(grid: Array, value: float) -> int:
     """Last point of the rising grid that is not above ``value``; numpy's search would take two seconds to compile."""
     low, end = 0, grid.shape[0]
@@ -366,7 +364,7 @@ def _last_below(grid: Array, value: float) -> int:
     return low
 
 
-@_parallel
+@compiled(parallel=True)
 def close_pipelines(
     family: NodeSets,
     wanted: Array,
@@ -434,7 +432,7 @@ def close_pipelines(
             left, remaining, cell = b, remaining - j, r
 
 
-@_parallel
+@compiled(parallel=True)
 def nodes_in_order(sets: Array, stage_sets: Array, configuration: Array, stage: Array) -> None:
     """Configuration and stage of every node in pipeline order, both (M, N), of the node sets in each stage."""
     for m in numba.prange(stage_sets.shape[0]):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
 # Arrays inside compiled code have no static type worth naming; the caller in sweep.py is typed.
@@ -45,7 +46,7 @@ def recompute(values: Floats, placed: Placed, classes: Ints, linked: bool) -> tu
     return lowest, layers, units, same
 
 
-@numba.njit(cache=True, parallel=True)
+@compiled(parallel=True)
 def _recompute(values: Array, placed: Placed, classes: Array, linked: bool, out: tuple[Array, ...]) -> None:
     node_sets, throughput, stages, stage_layers, stage_sets = placed
     lowest, layers, units, same = out

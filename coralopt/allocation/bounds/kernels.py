@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
 
-@njit(cache=True)
+@compiled()
 def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
     """Least weight of one item and what ``table`` says of the rest, for every amount."""
     least = np.full(len(table), np.inf)
@@ -22,7 +23,7 @@ def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
     return least
 
 
-@njit(cache=True)
+@compiled()
 def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
     """Unbounded covering knapsack: fill ``table[d]`` with the least weight of items of total size at least d.
 
@@ -54,7 +55,7 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
                 count = kept
 
 
-@njit(cache=True)
+@compiled()
 def least_with_largest(
     sizes: Ints, weights: Floats, largest: Ints, needed: tuple[int, int], table: Floats, beside: Floats
 ) -> Floats:
@@ -82,7 +83,7 @@ def least_with_largest(
     return least
 
 
-@njit(cache=True)
+@compiled()
 def cheapest_by_size(sizes: Ints, weights: Floats, grid: int) -> Ints:
     """int64 (k,): the items, largest first, that no item of the same or a larger size undercuts; ties to the first."""
     best = np.full(grid + 1, -1, dtype=np.int64)
@@ -102,7 +103,7 @@ def cheapest_by_size(sizes: Ints, weights: Floats, grid: int) -> Ints:
     return kept[:count].copy()
 
 
-@njit(cache=True)
+@compiled()
 def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> Bools:
     """bool (n,): rows, sorted by cost, that no earlier kept row undercuts or equals in every entry of ``use``."""
     rows, cells = use.shape
@@ -128,7 +129,7 @@ def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> Bools:
     return keep
 
 
-@njit(cache=True)
+@compiled()
 def instance_weights(
     usage: npt.NDArray[np.int16], serves: Bools, availability: Ints, price: Floats, weight: Floats
 ) -> None:
@@ -150,7 +151,7 @@ def instance_weights(
                     weight[t, r] += count * price[r, c] if count <= availability[r, c] else np.inf
 
 
-@njit(cache=True)
+@compiled()
 def sweep_best(
     weight: Floats,
     throughput: Floats,
@@ -180,7 +181,7 @@ def sweep_best(
                 best[pool[p, r], 0] = weight[t, r] * demand[p] / throughput[t]
 
 
-@njit(cache=True)
+@compiled()
 def sweep_forced(
     weight: Floats,
     throughput: Floats,
@@ -202,7 +203,12 @@ def sweep_forced(
     regions = weight.shape[1]
     grid = rests.shape[1] - 1
     # Most are too dear whatever they leave.
-    most = np.array([limit[q] - rests[q].min() for q in range(len(limit))])
+    most = np.empty(len(limit))
+    for q in range(len(limit)):
+        least = np.inf
+        for value in rests[q]:
+            least = min(least, value)
+        most[q] = limit[q] - least
     count = 0
     for t in range(len(throughput)):
         p = phase[t]
@@ -227,7 +233,7 @@ def _steps(throughput: float, demand: float, grid: int) -> int:
     return max(1, min(size, grid))
 
 
-@njit(cache=True)
+@compiled()
 def extend(
     labels: tuple[Floats, Floats, Floats, npt.NDArray[np.int16]],
     speed: Floats,
@@ -277,7 +283,7 @@ def extend(
     return count
 
 
-@njit(cache=True)
+@compiled()
 def least_beside(steps: Ints, after: Ints, rests: Floats, table: Floats) -> Floats:
     """Least of ``rests[j]`` and what ``table`` says of the rest of ``after[j]`` steps over all j, for every size."""
     least = np.full(len(steps), np.inf)
@@ -290,7 +296,7 @@ def least_beside(steps: Ints, after: Ints, rests: Floats, table: Floats) -> Floa
     return least
 
 
-@njit(cache=True)
+@compiled()
 def surviving_pairs(
     first: tuple[Ints, Floats], second: tuple[Ints, Floats], third: Floats, needed: Ints, grid: int, limit: float
 ) -> tuple[float, tuple[int, int, int], tuple[Floats, Floats, Floats]]:
@@ -331,7 +337,7 @@ def surviving_pairs(
     return best, chosen, (beside_first, beside_second, beside_third)
 
 
-@njit(cache=True)
+@compiled()
 def cheapest_pairs(
     first: Ints,
     first_weight: Floats,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
 #: Most instances that one move takes away from a model phase, and puts in their place.
@@ -100,7 +100,7 @@ class Cooling(NamedTuple):
     cold: float
 
 
-@njit(cache=True)
+@compiled()
 def _excess(items: Items, rows: Rows, used: Floats, k: int, strength: Floats) -> float:
     """What one more instance of item k is above the limits, USD/h."""
     total = 0.0
@@ -115,7 +115,7 @@ def _excess(items: Items, rows: Rows, used: Floats, k: int, strength: Floats) ->
     return total
 
 
-@njit(cache=True)
+@compiled()
 def _paid(rows: Rows, used: Floats) -> float:
     """USD/h for units above limits, infinite where they are not to be had."""
     total = 0.0
@@ -127,7 +127,7 @@ def _paid(rows: Rows, used: Floats) -> float:
     return total
 
 
-@njit(cache=True)
+@compiled()
 def _press(rows: Rows, used: Floats, fall: float, strength: Floats) -> None:
     """Make limits that are passed dearer and others cheaper, in place."""
     for row in range(len(used)):
@@ -138,7 +138,7 @@ def _press(rows: Rows, used: Floats, fall: float, strength: Floats) -> None:
                 strength[row] = max(strength[row] * (1 - fall), LEAST)
 
 
-@njit(cache=True)
+@compiled()
 def _use(items: Items, used: Floats, count: Ints, k: int, sign: int) -> None:
     """Put an instance of item k in or take it out."""
     count[k] += sign
@@ -149,7 +149,7 @@ def _use(items: Items, used: Floats, count: Ints, k: int, sign: int) -> None:
         used[row] += sign * items.amount[k, q]
 
 
-@njit(cache=True)
+@compiled()
 def _enough(needs: Needs, phase: int, demand: float, given: Floats, largest: float, number: int) -> bool:
     """Whether so many instances that give so much by region are enough for a demand, the largest of this size."""
     total = given.sum()
@@ -161,7 +161,7 @@ def _enough(needs: Needs, phase: int, demand: float, given: Floats, largest: flo
     return lost == 0
 
 
-@njit(cache=True)
+@compiled()
 def _fill(
     items: Items,
     rows: Rows,
@@ -243,7 +243,7 @@ def _fill(
     return least, number
 
 
-@njit(cache=True)
+@compiled()
 def _unmet_usd_h(needs: Needs, group: int, share: Floats) -> float:
     """What a group costs where each phase is served to these shares."""
     unmet = 0.0
@@ -259,7 +259,7 @@ def _unmet_usd_h(needs: Needs, group: int, share: Floats) -> float:
     return total
 
 
-@njit(cache=True)
+@compiled()
 def _level(needs: Needs, group: int, share: Floats, left: Floats, rng: np.random.Generator) -> float:
     """Which share of a group's demand a move serves: ``share`` of the phases before it, ``left`` once it took some away."""
     before, after = 1.0, 1.0
@@ -276,7 +276,7 @@ def _level(needs: Needs, group: int, share: Floats, left: Floats, rng: np.random
     return max(0.0, min(1.0, before + NEARBY * (2.0 * rng.random() - 1.0)))
 
 
-@njit(cache=True)
+@compiled()
 def anneal(
     items: Items,
     rows: Rows,

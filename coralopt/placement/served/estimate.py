@@ -25,9 +25,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from coralopt.compiling import compiled
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.served.network import PoolNetwork
 from coralopt.placement.served.simulation import FILLED
@@ -109,7 +109,7 @@ class _Links(NamedTuple):
     share: Floats
 
 
-@numba.njit(cache=True)
+@compiled()
 def _largest_rate(
     nodes: _Nodes, links: _Links, mean_out: float, requests: float, latency: float
 ) -> tuple[float, float]:
@@ -125,7 +125,7 @@ def _largest_rate(
     return low, token_s
 
 
-@numba.njit(cache=True)
+@compiled()
 def _inside(rate: float, nodes: _Nodes, links: _Links, mean_out: float, latency: float) -> tuple[float, float]:
     """Requests inside at a rate, infinite where a node has no time for its prompts, and the time of one token, s."""
     layers, share, decode_s, prompt_s, most, order = nodes

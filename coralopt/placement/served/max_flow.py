@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from coralopt.compiling import compiled
 from coralopt.types import Floats, Ints
 
 
@@ -25,7 +25,7 @@ class _Arcs(NamedTuple):
     flow: Floats
 
 
-@numba.njit(cache=True)
+@compiled()
 def max_flow(ends: Ints, capacity: Floats, count: int) -> tuple[float, Floats]:
     """The largest flow from node 0 to node ``count - 1``, and what every edge carries.
 
@@ -86,7 +86,7 @@ def max_flow(ends: Ints, capacity: Floats, count: int) -> tuple[float, Floats]:
     return excess[sink], np.minimum(np.maximum(arcs.flow[where], 0.0), capacity)
 
 
-@numba.njit(cache=True)
+@compiled()
 def _residual(ends: Ints, capacity: Floats, count: int) -> tuple[_Arcs, Ints]:
     """Arcs without flow, and the arc of every edge; arcs of a node are in the order in which its edges are known."""
     size = np.zeros(count + 1, np.int64)
@@ -109,7 +109,7 @@ def _residual(ends: Ints, capacity: Floats, count: int) -> tuple[_Arcs, Ints]:
     return _Arcs(start, target, reverse, most, np.zeros(start[-1])), where
 
 
-@numba.njit(cache=True)
+@compiled()
 def _distances(arcs: _Arcs, goal: int, count: int) -> Ints:
     """int64 (count,): arcs with room from every node to the goal, -1 where there is no way."""
     known = np.full(count, -1, np.int64)
@@ -128,7 +128,7 @@ def _distances(arcs: _Arcs, goal: int, count: int) -> Ints:
     return known
 
 
-@numba.njit(cache=True)
+@compiled()
 def _relabel_all(arcs: _Arcs, height: Ints, goal: int, count: int) -> int:
     """Exact heights, those of the way back to the source above ``count``; the largest."""
     known = _distances(arcs, goal, count)
@@ -148,7 +148,7 @@ def _relabel_all(arcs: _Arcs, height: Ints, goal: int, count: int) -> int:
     return highest + (count if back else 0)
 
 
-@numba.njit(cache=True)
+@compiled()
 def _active(height: Ints, excess: Floats, level: int) -> int:
     """The first node of this height that has more than it passes on, or -1."""
     for u in range(1, len(height) - 1):
@@ -157,7 +157,7 @@ def _active(height: Ints, excess: Floats, level: int) -> int:
     return -1
 
 
-@numba.njit(cache=True)
+@compiled()
 def _push(arcs: _Arcs, excess: Floats, u: int, a: int, amount: float) -> None:
     arcs.flow[a] += amount
     arcs.flow[arcs.reverse[a]] -= amount
@@ -165,7 +165,7 @@ def _push(arcs: _Arcs, excess: Floats, u: int, a: int, amount: float) -> None:
     excess[arcs.target[a]] += amount
 
 
-@numba.njit(cache=True)
+@compiled()
 def _discharge(arcs: _Arcs, excess: Floats, height: Ints, current: Ints, u: int, most: int) -> tuple[int, int]:
     """Push from ``u`` until nothing is left or its height is ``most``; the height to go on at, and arcs looked at."""
     level, following, work = height[u], height[u], 0

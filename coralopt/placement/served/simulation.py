@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from coralopt.compiling import compiled
 from coralopt.errors import SolverError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.served.network import PoolNetwork
@@ -111,7 +111,7 @@ def simulate_pool(
     )
 
 
-@numba.njit(cache=True)
+@compiled()
 def _push(heap: Floats, size: int, when: float, order: float, code: float, what: float) -> int:
     i = size
     while i > 0:
@@ -124,7 +124,7 @@ def _push(heap: Floats, size: int, when: float, order: float, code: float, what:
     return size + 1
 
 
-@numba.njit(cache=True)
+@compiled()
 def _pop(heap: Floats, size: int) -> int:
     """Drop the first event; the caller has read row 0."""
     size -= 1
@@ -144,7 +144,7 @@ def _pop(heap: Floats, size: int) -> int:
     return size
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _simulate(
     nodes: Ints,
     prompt_s: Floats,

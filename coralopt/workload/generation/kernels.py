@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from coralopt.compiling import compiled
 from coralopt.types import Floats, Ints
 
 
-@njit(cache=True)
+@compiled()
 def walk(cumulative: Floats, first: int, uniform: Floats) -> Ints:
     """States of the chain, one a window, from cumulative transition rows and uniform numbers."""
     path = np.empty(len(uniform), dtype=np.int64)
@@ -24,7 +24,7 @@ def walk(cumulative: Floats, first: int, uniform: Floats) -> Ints:
     return path
 
 
-@njit(cache=True)
+@compiled()
 def expectation(logs: Floats, start: Floats, transitions: Floats) -> tuple[Floats, Floats, float]:
     """Forward and backward pass.
 
