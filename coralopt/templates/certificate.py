@@ -40,6 +40,7 @@ from coralopt.templates.instance_prices import (
     least_tokens_of,
     min_plus,
     regional_prices,
+    several_instances,
     token_prices,
 )
 from coralopt.throughput import FIRST, LAST, MIDDLE, ThroughputTables, build_tables, throughput_source
@@ -175,8 +176,19 @@ class AnySizeBounds:
         _refuse(scenario)
         self.tables = [_allowed(scenario, p, table) for p, table in enumerate(tables)]
         self.demand = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
-        # The phases that a request may pass: for each model, one way or several.
-        self.ways = tuple(tuple(ways) for ways in ways_of(scenario).values())
+        rules = dict(scenario.operations.models)
+        #: Least instances of each phase.
+        self.replicas = [
+            rules[phase.served].min_replicas if phase.served in rules else 0 for phase in scenario.model_phases
+        ]
+        # The phases that a request may pass: for each model, one way or several; and replicas without demand.
+        idle = [p for p, least in enumerate(self.replicas) if least > 0 and self.demand[p] == 0]
+        self.ways = (*(tuple(ways) for ways in ways_of(scenario).values()), *(((p,),) for p in idle))
+        #: What whole nodes are counted for: where there is no demand, any instance will do.
+        self.counted = self.demand.copy()
+        for p in idle:
+            values = self.tables[p].values
+            self.counted[p] = values.min(initial=float(values.max()) or 1.0, where=values > 0)
         sold = (scenario.availability > 0) & np.isfinite(scenario.price_usd_h)
         # What runs already pays no penalty; without knowing which of it stays, nobody is charged for it.
         # What starting costs by template is left out of this bound.
@@ -219,7 +231,7 @@ class AnySizeBounds:
             steps = max(grid, min(most, int(self.steps[list(group)].max())))
             while True:
                 for m in group:
-                    demand = float(self.demand[m])
+                    demand = float(self.counted[m])
                     if demand > 0:
                         prices[m] = regional_prices(self.tables[m].values, self.price + mu, demand, steps)
                 if steps * FINER > most:
@@ -233,12 +245,13 @@ class AnySizeBounds:
         order = sorted(self.groups, key=lambda group: -int(self.steps[list(group)].max()))
         with ThreadPoolExecutor(cores()) as threads:
             list(threads.map(price, order))
-        return self._lagrangian(mu, [_over_regions(p, int(n)) for p, n in zip(prices, self.steps, strict=True)]), prices
+        every = map(_over_regions, prices, self.steps.tolist(), self.replicas)
+        return self._lagrangian(mu, list(every)), prices
 
     def _served(self, m: int, regions: Sequence[InstancePrices]) -> float:
         """The share of its demand that the cheapest instances of a phase serve without rounding."""
         tokens_s = sum(pipeline.tokens_s(self.tables[m].values) for _, pipeline in cheapest_cover(regions))
-        return tokens_s / float(self.demand[m])
+        return tokens_s / float(self.counted[m])
 
     def covers(self, prices: Sequence[Sequence[InstancePrices]]) -> list[DemandColumn]:
         """What each model phase uses where :meth:`whole_nodes` finds the least price of all its demand."""
@@ -247,7 +260,7 @@ class AnySizeBounds:
             if not _serves(regions):
                 continue
             usage, tokens_s = np.zeros(self.price.shape), 0.0
-            for region, pipeline in cheapest_cover(regions):
+            for region, pipeline in cheapest_cover(regions, self.replicas[m]):
                 usage[region] += pipeline.node_set
                 tokens_s += pipeline.tokens_s(self.tables[m].values)
             if tokens_s > 0:
@@ -386,15 +399,14 @@ def _serves(regions: Sequence[InstancePrices]) -> bool:
     return any(math.isfinite(price.one[-1]) for price in regions)
 
 
-def _over_regions(prices: Sequence[InstancePrices], grid: int) -> Floats:
-    """float64 (G + 1,): least price of all instances together, each in the region where it is cheapest."""
-    from coralopt.templates.certificate_kernels import cover_demand
-
-    every = np.zeros(grid + 1)
-    if prices:
-        one = np.min([np.minimum(price.one, price.every) for price in prices], axis=0)
-        cover_demand(one, every)
-    return every
+def _over_regions(prices: Sequence[InstancePrices], grid: int, replicas: int) -> Floats:
+    """float64 (G + 1,): least price of all instances together, ``replicas`` at least, each where it is cheapest."""
+    if not prices:
+        return np.zeros(grid + 1)
+    one = np.min([np.minimum(price.one, price.every) for price in prices], axis=0)
+    tables = several_instances(one, replicas)
+    further = replicas + 1 - len(tables)
+    return tables[-1] + further * one[1:].min() if further > 0 else tables[-1]
 
 
 def _refuse(scenario: ResolvedScenario) -> None:

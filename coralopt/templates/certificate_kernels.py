@@ -369,6 +369,16 @@ def _take(cost: Floats, steps: Ints, price: Floats, t: int, nodes: Ints) -> None
 
 
 @compiled(nogil=True)
+def one_more(one: Floats, table: Floats, out: Floats) -> None:
+    """``out[t]`` = least of ``one[s]`` and what ``table`` says of the rest of t steps, over s from 1 on."""
+    grid = out.shape[0] - 1
+    for t in range(grid + 1):
+        out[t] = np.inf
+        for s in range(1, grid + 1):
+            out[t] = min(out[t], one[s] + table[t - s if t > s else 0])
+
+
+@compiled(nogil=True)
 def cover_demand(one: Floats, out: Floats) -> None:
     """``out[t]`` = least price of any number of instances with at least t steps together; ``one[t]`` of one instance.
 

@@ -100,18 +100,45 @@ class InstancePrices:
         return [traced[t] for t in served.tolist()]
 
 
-def cheapest_cover(regions: Sequence[InstancePrices]) -> list[tuple[int, PricedPipeline]]:
-    """(region, instance) of the instances that serve the whole demand at the least price together."""
+def any_instances(one: Floats) -> Floats:
+    """float64 (G + 1,): least price of any number of instances with at least t steps together; ``one[t]`` of one."""
     from coralopt.templates.certificate_kernels import cover_demand
 
-    one = np.min([price.one for price in regions], axis=0)
-    every = np.empty(len(one))
+    every = np.zeros(len(one))
     cover_demand(one, every)
-    left, steps = len(one) - 1, np.arange(1, len(one))
-    cover: list[tuple[int, PricedPipeline]] = []
-    while left > 0:
-        t = int((one[1:] + every[np.maximum(left - steps, 0)]).argmin()) + 1
-        left -= t
+    return every
+
+
+def several_instances(one: Floats, least: int) -> list[Floats]:
+    """float64 (G + 1,) by k: least price of k instances or more with at least t steps together; ``one[t]`` of one instance.
+
+    For k up to ``least``, or up to where one more costs what the cheapest instance costs, and so does every further one.
+    """
+    from coralopt.templates.certificate_kernels import one_more
+
+    tables = [any_instances(one)]
+    cheapest = float(one[1:].min())
+    while len(tables) <= least:
+        more = np.empty(len(one))
+        one_more(one, tables[-1], more)
+        if np.array_equal(more, tables[-1] + cheapest):
+            break
+        tables.append(more)
+    return tables
+
+
+def cheapest_cover(regions: Sequence[InstancePrices], least: int = 0) -> list[tuple[int, PricedPipeline]]:
+    """(region, instance) of the instances, ``least`` at least, that serve the whole demand at the least price together."""
+    one = np.min([price.one for price in regions], axis=0)
+    tables = several_instances(one, least)
+    left, cover, steps = len(one) - 1, list[tuple[int, PricedPipeline]](), np.arange(1, len(one))
+    # First those that only their number asks for, each of which is the cheapest there is.
+    beside = [np.zeros(len(one))] * (least + 1 - len(tables)) + tables[-2::-1]
+    while left > 0 or len(cover) < least:
+        rest = beside[len(cover)] if len(cover) < len(beside) else tables[0]
+        t = int((one[1:] + rest[np.maximum(left - steps, 0)]).argmin()) + 1
+        if len(cover) >= least + 1 - len(tables):
+            left = max(left - t, 0)
         price = min(regions, key=lambda price: float(price.one[t]))
         # The price of t steps may be that of an instance of more.
         exact = int(np.searchsorted(price.one, price.one[t], side="right")) - 1

@@ -28,7 +28,7 @@ from coralopt.templates import (
     unlimited_tables,
 )
 from coralopt.templates import certificate_kernels as kernels
-from coralopt.templates.instance_prices import instance_prices, regional_prices
+from coralopt.templates.instance_prices import instance_prices, regional_prices, several_instances
 from coralopt.testing.placement_strategies import throughput_values
 from coralopt.throughput.tables import stage_role
 
@@ -189,10 +189,10 @@ def test_node_sets_that_pay_reach_their_price(values, prices, demand):
             assert speed / (demand / grid) > at.min() - 1 - row.sum()
 
 
-@pytest.mark.parametrize("scarcity", [0.0, 0.7])
-def test_covers_cost_what_the_bound_says(scarcity: float) -> None:
+@pytest.mark.parametrize(("scarcity", "replicas"), [(0.0, 0), (0.7, 0), (0.7, 2), (0.3, 7)])
+def test_covers_cost_what_the_bound_says(scarcity: float, replicas: int) -> None:
     """At any prices of capacity; those of their master prove a bound as well, below what a plan costs."""
-    scarce = scenario(3, 2)
+    scarce = scenario(3, 2).with_limits(min_replicas=replicas)
     bounds = AnySizeBounds(scarce, unlimited_tables(scarce))
     mu = scarcity * np.random.default_rng(0).random(bounds.price.shape)
     bound, prices = bounds.whole_nodes(mu, 300)
@@ -201,7 +201,8 @@ def test_covers_cost_what_the_bound_says(scarcity: float) -> None:
     total = sum(cover.usd_h + float((mu * cover.usage).sum()) for cover in covers)
     assert total - float((mu * bounds.supply).sum()) == pytest.approx(bound, rel=1e-6)
     again = bounds.whole_nodes(bounds.master(covers)[1], 300)[0]
-    assert again <= plan_scenario(scenario(3, 4)).cost_usd_h * (1 + 1e-9)
+    if replicas <= 2:
+        assert again <= plan_scenario(scenario(3, 4).with_limits(min_replicas=replicas)).cost_usd_h * (1 + 1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -307,6 +308,67 @@ def test_covers_of_whole_nodes_equal_a_plain_programme(nodes):
     for t in range(1, 41):
         plain.append(min([p + plain[max(t - s, 0)] for s, p in nodes if s > 0], default=math.inf))
     assert out.tolist() == plain
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([1.0, 1.5, 2.0, 3.0, 4.5, 7.0]), min_size=1, max_size=6), st.integers(0, 9))
+def test_prices_of_several_instances_equal_an_enumeration(prices, least):
+    """The cheapest multiset of so many instances or more, all of them listed; beyond the last table each adds the least."""
+    one = np.array([0.0, *prices])
+    grid = len(prices)
+    tables = several_instances(one, least)
+    further = least + 1 - len(tables)
+    for t in range(1, grid + 1):
+        listed = (
+            itertools.combinations_with_replacement(range(1, grid + 1), count)
+            for count in range(max(least, 1), max(least, 1) + grid)
+        )
+        best = min(
+            sum(prices[size - 1] for size in sizes) for several in listed for sizes in several if sum(sizes) >= t
+        )
+        assert tables[-1][t] + further * min(prices) == pytest.approx(best)
+
+
+@pytest.mark.parametrize(("demand", "replicas"), [(1.0, 2), (1.0, 3), (0.0, 1), (0.0, 3), (4.0, 2), (1.0, 8)])
+def test_replicas_are_counted(demand: float, replicas: int) -> None:
+    """With ample supply the bound is what the cheapest of all multisets of templates costs, rounding apart.
+
+    One cheap instance served the demand, and the bound was its price however many were asked for.
+    """
+    document = dict(scenario(64, 3).document)
+    name, model = next(iter(document["models"].items()))
+    model = {**model, "min_replicas": replicas}
+    model["demand"] = {**model["demand"], "requests_s": model["demand"]["requests_s"] * demand}
+    asked = scenario_from_mapping({**document, "models": {name: model}})
+    library = build_library(asked)
+    least = 0.0
+    for m, phase in enumerate(asked.model_phases):
+        usage, speed = library.phases[m].usage, library.phases[m].throughput
+        factor = 1 + asked.initialization_penalty
+        price = (usage @ np.where(np.isfinite(asked.price_usd_h), asked.price_usd_h, 1e9).T).min(axis=1) * factor
+        # float64 by the number of instances: the most tokens/s for money that cheaper ones do not give, by listing.
+        front = [(0.0, 0.0)]
+        best = math.inf
+        for count in range(1, replicas + 4):
+            sums = sorted(
+                (cost + float(p), had + float(s)) for cost, had in front for p, s in zip(price, speed, strict=True)
+            )
+            front, most = [], -1.0
+            for cost, had in sums:
+                if had > most:
+                    front.append((cost, had))
+                    most = had
+            if count >= replicas:
+                best = min(best, min((cost for cost, had in front if had >= phase.needed_tokens_s), default=math.inf))
+        least += best
+    bounds = AnySizeBounds(asked, unlimited_tables(asked, 3))
+    bound = bounds.whole_nodes(np.zeros_like(bounds.price), 4000)[0]
+    assert bound <= least * (1 + 1e-9)
+    assert bound > 0.9 * least
+    plan = plan_scenario(scenario_from_mapping({**asked.document, "templates": "on-demand"}))
+    assert plan.lower_bound_usd_h <= plan.cost_usd_h * (1 + 1e-12)
+    assert plan.cost_usd_h <= least * (1 + 1e-4)
+    assert plan.gap < 1e-3
 
 
 @pytest.mark.parametrize("mode", ["auto", "mixed"])
