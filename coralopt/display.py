@@ -1,4 +1,4 @@
-"""How values show themselves in notebooks and as data frames.
+"""How values show themselves in notebooks and as data frames, and what a share of requests looks like everywhere.
 
 A value on any floor says only that it can be shown; what it looks like is registered from the floor of reports, which is
 imported when the first value is shown.
@@ -6,6 +6,7 @@ imported when the first value is shown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,9 +18,19 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 Columns = Mapping[str, Iterable[object]]
 
+#: What stands for a value that is not known.
+NOTHING = "-"
+
 _renderers: dict[type, Callable[[object], str]] = {}
 _columns: dict[type, Callable[[object], Columns]] = {}
 _loaders: list[Callable[[], object]] = []
+
+
+def percent(share: float | None) -> str:
+    """A share with two digits of a percent, cut off: nothing below 1, or below what is asked for, may look like it."""
+    if share is None or math.isnan(share):
+        return NOTHING
+    return f"{math.floor(share * 1e4 + 1e-9) / 100:.2f} %"
 
 
 def provide(load: Callable[[], object]) -> None:

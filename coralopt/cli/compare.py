@@ -154,7 +154,12 @@ def compare(
     ]
     lines += throughput_notes(row.plan for row in rows if row.plan is not None)
     if rows and not math.isnan(rows[0].bound_usd_h):
-        lines.append(f"lower bound, proven by coral: {rows[0].bound_usd_h:,.4f} USD/h")
+        is_for = (
+            ""
+            if all(phase.attainment is None for phase in resolved.model_phases)
+            else (" for plans that hold for the share of requests asked for; the other planners plan for mean requests")
+        )
+        lines.append(f"lower bound, proven by coral: {rows[0].bound_usd_h:,.4f} USD/h{is_for}")
     document = {
         "scenario": resolved.name,
         "digest": resolved.digest,

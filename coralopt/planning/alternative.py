@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coralopt.display import percent
 from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.planning.coral import CoralPlanner
@@ -48,12 +49,12 @@ class Alternative:
             least = (
                 f"; none costs less than {self.least_usd_h:,.4f} USD/h with initialization" if self.least_usd_h else ""
             )
-            return f"no plan known that holds for {self.share:.2%} of requests: {self.reason}{least}; {self.how}"
+            return f"no plan known that holds for {percent(self.share)} of requests: {self.reason}{least}; {self.how}"
         worst = min(self.met, key=lambda key: (self.met or {})[key])
         more = f" ({self.usd_h / usd_h - 1:+.1%})" if usd_h > 0 else ""
         return (
-            f"cheapest known that holds for {self.share:.2%}: {self.usd_h:,.4f} USD/h{more}, at least "
-            f"{self.met[worst]:.1%} ({worst}, {WINDOWS} windows of {WINDOW_S:g} s); {self.how}"
+            f"cheapest known that holds for {percent(self.share)}: {self.usd_h:,.4f} USD/h{more}, at least "
+            f"{percent(self.met[worst])} ({worst}, {WINDOWS} windows of {WINDOW_S:g} s); {self.how}"
         )
 
 

@@ -76,7 +76,8 @@ class Row:
         demand_met: Least share of its (full) demand that any model phase is given, at most 1.
         cost_usd_h: Cost of the plan, USD/h; NaN without one.
         bound_usd_h: Proven lower bound of the scenario, where ``coral`` took part and met all demand; else NaN.
-        above_bound: (cost - bound) / bound for plans of the full demand; else NaN.
+        above_bound: (cost - bound) / bound for plans of the full demand that the bound is about; else NaN. Where the
+            scenario asks for a share of requests, plans for mean ones may cost less.
         own_gap: Gap that the planner's own programme proved among the plans it considers, or ``None``.
         tokens_usd: Generated tokens per USD that the plan promises, counted up to the demand.
         verified: Whether every figure of the plan was recomputed and stands, demand apart.
@@ -156,14 +157,18 @@ def with_bound(rows: Sequence[Row]) -> Comparison:
         if row.plan is not None and row.plan.planner == "coral" and row.share == 1.0
     ]
     bound = max(whole, default=float("nan"))
-    return Comparison(
-        replace(
-            row,
-            bound_usd_h=bound,
-            above_bound=row.cost_usd_h / bound - 1 if bound > 0 and row.demand_met >= 1 else float("nan"),
-        )
-        for row in rows
-    )
+
+    def above(row: Row) -> float:
+        if row.plan is None or row.demand_met < 1 or not bound > 0 or not _is_bounded(row.plan):
+            return float("nan")
+        return row.cost_usd_h / bound - 1
+
+    return Comparison(replace(row, bound_usd_h=bound, above_bound=above(row)) for row in rows)
+
+
+def _is_bounded(plan: Plan) -> bool:
+    """Whether a bound of coral's holds for this plan: one for a share of requests does not for plans for mean ones."""
+    return plan.planner == "coral" or all(phase.attainment is None for phase in plan.resolved.model_phases)
 
 
 def _row(contestant: Contestant, request: PlanRequest, shrink: bool) -> Row:

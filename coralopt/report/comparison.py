@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from coralopt.display import percent
 from coralopt.errors import CoraloptError
 from coralopt.planning.compare import Row
 from coralopt.report.promise import interval, interval_words
 from coralopt.report.pyplot import pyplot
 from coralopt.report.simulation import outcome_name
-from coralopt.report.table import Column, make_table, numbers, percent
+from coralopt.report.table import Column, make_table, numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
+from coralopt.display import percent
 from coralopt.plan import Plan
 from coralopt.plan.certificate import Certificate
-from coralopt.report.table import Column, make_table, numbers, percent
+from coralopt.report.table import Column, make_table, numbers
 
 #: Two-sided 95 % of a normal distribution.
 _Z = 1.959964
@@ -35,7 +36,14 @@ def expected_fact(expected: Mapping[str, float], certified: bool) -> tuple[str, 
         return "expected within SLO", "no requests"
     worst = min(expected, key=lambda key: expected[key])
     source = "certified" if certified else "simulated"
-    return "expected within SLO", f"at least {expected[worst]:.1%} ({worst}, {source})"
+    return "expected within SLO", f"at least {percent(expected[worst])} ({worst}, {source})"
+
+
+def bound_words(plan: Plan) -> str:
+    """What costs no less than the proven lower bound of a plan of coral's."""
+    if any(phase.attainment is not None and phase.demand_tokens_s > 0 for phase in plan.resolved.model_phases):
+        return "no plan whose groups of equal instances hold the share of requests asked for"
+    return "no allocation of the template library"
 
 
 def unconfirmed_words(plan: Plan) -> str:

@@ -14,8 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-#: What stands for a value that does not exist.
-NOTHING = "-"
+from coralopt.display import NOTHING
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,6 @@ class Column:
         text = self.form.format(value)
         # What is rounded to nothing has no sign.
         return text if re.search("[1-9]", text) else text.removeprefix("-")
-
-
-def percent(share: float | None) -> str:
-    """A share with two digits of a percent, cut off: nothing below 1, or below what is asked for, may look like it."""
-    if share is None or math.isnan(share):
-        return NOTHING
-    return f"{math.floor(share * 1e4 + 1e-9) / 100:.2f} %"
 
 
 def numbers(form: str, *heads: str) -> tuple[Column, ...]:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from coralopt.display import percent
 from coralopt.plan.bill import OneGpuRent, bill_of
 from coralopt.plan.document import Plan
 from coralopt.plan.flows import flows_of
@@ -97,7 +98,7 @@ def demand_table(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         rows.append(
             (
                 *(item.key, slo, "mean request" if share is None else f"{share:g} of requests"),
-                *([] if expected is None else [expected.get(item.key)]),
+                *([] if expected is None else [percent(expected.get(item.key))]),
                 *(item.demand_tokens_s, item.planned_tokens_s, *([item.unmet_tokens_s] * unmet)),
             )
         )
@@ -105,7 +106,7 @@ def demand_table(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         "Promises",
         [
             *("model phase", "SLO", "for"),
-            *numbers("{:.1%}", *([] if expected is None else ["expected"])),
+            *numbers("{}", *([] if expected is None else ["expected"])),
             *numbers("{:,.1f}", "demand tokens/s", "planned tokens/s", *(["unmet tokens/s"] * unmet)),
         ],
         rows,

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from coralopt.display import NOTHING, percent
 from coralopt.plan.document import Plan
 from coralopt.report.simulation import outcome_name
-from coralopt.report.table import NOTHING, Column, make_table, numbers, percent
+from coralopt.report.table import Column, make_table, numbers
 
 if TYPE_CHECKING:
     from coralopt.planning import Round

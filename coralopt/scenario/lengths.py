@@ -13,6 +13,10 @@ import numpy as np
 from coralopt.types import Floats
 
 _NORMAL = NormalDist()
+#: Normal scores closer than this are the same share of all requests.
+_LEAST_STEP = 1e-6
+#: Largest exponent of e: more is beyond any longest length.
+_MOST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,9 @@ class LengthDistribution:
         starts = [start for start, _, _ in lines[1:]]
         _, level, slope = np.array(lines).T
         line = np.searchsorted(starts, scores)
-        return np.asarray(self.mean * np.minimum(np.exp(level[line] + slope[line] * scores), most))
+        return np.asarray(
+            self.mean * np.minimum(np.exp(np.minimum(level[line] + slope[line] * scores, _MOST_EXPONENT)), most)
+        )
 
 
 @dataclass(frozen=True)
@@ -92,12 +98,14 @@ def through_quantiles(quantiles: Sequence[tuple[float, float]]) -> LengthDistrib
     """The distribution through (share, tokens) pairs.
 
     Raises:
-        ValueError: They do not rise, or their tail has no mean.
+        ValueError: They do not rise, a share is there twice, or their tail has no mean.
     """
     pairs = sorted(quantiles)
     if sum(share < 1.0 for share, _ in pairs) < 2:
         raise ValueError("give at least two quantiles below 1, for example 0.5 and 0.95")
     for (low, shorter), (high, longer) in itertools.pairwise(pairs):
+        if low == high or (high < 1.0 and _NORMAL.inv_cdf(high) - _NORMAL.inv_cdf(low) < _LEAST_STEP):
+            raise ValueError(f"the quantile {high:g} is there twice: {shorter:g} and {longer:g} tokens")
         if longer < shorter:
             raise ValueError(f"quantiles fall: {shorter:g} tokens at {low:g}, but {longer:g} at {high:g}")
     # Planning needs three moments.

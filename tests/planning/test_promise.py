@@ -648,7 +648,7 @@ def test_a_search_cut_short_has_the_best_plan_known(
     assert verify_plan(certified.model_copy(update={"certificate": None})).ok
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path / "empty"))
     monkeypatch.setattr(PhaseOracle, "verdict", stop)
-    message = r"(?s)time was over.*gpt-oss-20b/decode: .*tpot_ms: 30 for 99.00%.*though idle, .* meets it for [\d.]+%"
+    message = r"(?s)time was over.*gpt-oss-20b/decode: .*tpot_ms: 30 for 99.00 %.*though idle, .* meets it for [\d.]+ %"
     ended = pytest.raises(KeyboardInterrupt) if outcome.interrupted else pytest.raises(NoSolutionError, match=message)
     with ended:
         CoralPlanner().plan(request)
@@ -1149,7 +1149,7 @@ def test_groups_that_the_pool_has_no_room_for_end_the_search(tmp_path: Path, mon
     monkeypatch.setattr(PhaseOracle, "_race", race)
     with pytest.raises(
         NoSolutionError,
-        match=r"pool has room for were seen to meet t\S+ms: \d+ for 99.00%.*though idle, .* meets it for 9",
+        match=r"pool has room for were seen to meet t\S+ms: \d+ for 99.00 %.*though idle, .* meets it for 9",
     ):
         plan_scenario(small())
     assert len(raced) < 60

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from page_reader import read
 
+from coralopt.display import percent
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
 from coralopt.plan.certificate import Certificate, CertifiedPhase
@@ -30,7 +31,7 @@ from coralopt.report.pages.page import HtmlTable, Words, blocks_html, render_pag
 from coralopt.report.pages.plan import PlanPage, plan_page
 from coralopt.report.pages.simulation import SimulatedRequests
 from coralopt.report.promise import interval, interval_words
-from coralopt.report.table import make_table, percent
+from coralopt.report.table import make_table
 from coralopt.runtime.router.status import FleetStatus, InstanceStatus, LatencyStatus
 from coralopt.simulation import simulate
 from coralopt.workload import Traffic

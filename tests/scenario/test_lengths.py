@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coralopt.errors import ScenarioError
 from coralopt.scenario import load_scenario, scenario_from_mapping
@@ -63,6 +65,26 @@ def test_moments_by_integration(quantiles: list[tuple[float, float]]) -> None:
     sample = lengths.sample(np.random.default_rng(1), 200_000)
     assert sample.mean() == pytest.approx(lengths.mean, rel=0.02)
     assert sample.max() <= max(tokens for _, tokens in quantiles) * (1 + 1e-9) or quantiles[-1][0] < 1
+
+
+@pytest.mark.filterwarnings("error")
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(1e-4, 1 - 1e-6), st.floats(1.0, 1e8)), min_size=2, max_size=5), st.floats(1e-9, 1e-3)
+)
+def test_any_quantiles_have_finite_lengths_or_are_refused(pairs: list[tuple[float, float]], step: float) -> None:
+    """Also where a share is there twice, or nearly."""
+    share, tokens = pairs[0]
+    for near in ((share, tokens), (min(share + step, 1.0), 1e8)):
+        try:
+            lengths = through_quantiles([*pairs, near, (1.0, 1e8)])
+        except ValueError:
+            continue
+        drawn = lengths.sample(np.random.default_rng(1), 100)
+        assert 0 < lengths.mean < math.inf
+        assert lengths.cv >= 0
+        assert (np.isfinite(drawn) & (drawn >= 0)).all()
+        assert drawn.max() <= 1e8 * (1 + 1e-9)
 
 
 def test_samples_by_seed() -> None:

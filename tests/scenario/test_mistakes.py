@@ -196,6 +196,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
             ),
             ({"lengths": {"input": quantiles(**{"0.5": 900})}}, INPUT, "at least two quantiles below 1"),
             ({"lengths": {"input": quantiles(**{"0.5": 900, "1": 800})}}, INPUT, "at least two quantiles below 1"),
+            ({"lengths": {"input": quantiles(**{"0.5": 9, "0.50": 800})}}, INPUT, "the quantile 0.5 is there twice"),
             ({"lengths": {"input": quantiles(**{"0.5": 9, "p90": 800})}}, INPUT, "'p90' is no share"),
             ({"lengths": {"input": quantiles(**{"0.5": 9, "90": 800})}}, INPUT, "'90' is no share"),
             (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coralopt.display import percent
 from coralopt.errors import Mistake, NoSolutionError, ScenarioError
 from coralopt.planning.promise.capacities import Groups
 from coralopt.planning.promise.workers import Workers
@@ -59,8 +60,8 @@ class Refusals:
             return
         mistake = Mistake(
             place=f"models.{self.scenario.model_keys[phase.model.name]}.slo.attainment",
-            problem=f"no node of the pool meets {_said(phase)} for {oracle.target:.2%} of the requests; "
-            f"at most {share:.2%} meet it, alone on {nodes}",
+            problem=f"no node of the pool meets {_said(phase)} for {percent(oracle.target)} of the requests; "
+            f"at most {percent(share)} meet it, alone on {nodes}",
             hint=f"ask for less than that, for a larger {' or '.join(_limits(phase))}, or add quicker nodes",
         )
         raise ScenarioError(self.scenario.name, [mistake])
@@ -72,12 +73,12 @@ class Refusals:
         rate, sent, better = oracle.rate(float(self.demand[p])), "", "quicker or more nodes"
         if phase.phase == "prefill":
             best, sender = oracle.best_share_sent(self.workers)
-            sent = f", and with KV caches in time for tpot_ms: {phase.decode_ms:g}, {sender} for {best:.2%}"
+            sent = f", and with KV caches in time for tpot_ms: {phase.decode_ms:g}, {sender} for {percent(best)}"
             better += ", or nodes with quicker links"
         return NoSolutionError(
             f"{phase.key}: no instances that the pool has room for were seen to meet {_said(phase)} for "
-            f"{oracle.target or 0:.2%} of {rate:g} requests/s in {oracle.replications} simulations; though idle, {nodes} "
-            f"meets it for {share:.2%}{sent}. Ask for a smaller share or a longer time, or add {better}",
+            f"{percent(oracle.target or 0.0)} of {rate:g} requests/s in {oracle.replications} simulations; though idle, "
+            f"{nodes} meets it for {percent(share)}{sent}. Ask for a smaller share or a longer time, or add {better}",
             None,
         )
 
@@ -95,7 +96,8 @@ class Refusals:
             share, nodes, _ = oracle.best_share(workers, FEW)
             lines.append(
                 f"  - {phase.key}: after {oracle.replications} simulations no instances are known that meet {_said(phase)} "
-                f"for {oracle.target:.2%} of any part of its requests; though idle, {nodes} meets it for {share:.1%}"
+                f"for {percent(oracle.target)} of any part of its requests; though idle, {nodes} meets it for "
+                f"{percent(share)}"
             )
         first = (
             "time was over before a plan was known that serves the share of requests asked for within SLO; give it more "

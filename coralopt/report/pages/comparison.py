@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from coralopt.display import percent
 from coralopt.plan.bill import throughput_notes
 from coralopt.planning.compare import Row
 from coralopt.report.comparison import attained_phases, attainment_table, comparison_table, row_name
 from coralopt.report.drawing import BarPart, BarRow, bars, colour_numbers
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.plan import pipeline_blocks
-from coralopt.report.table import Column, make_table, numbers, percent
+from coralopt.report.promise import bound_words
+from coralopt.report.table import Column, make_table, numbers
 
 
 def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
@@ -21,7 +23,7 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
     bound = _bound(rows)
     cheapest = min(whole, key=lambda row: row.cost_usd_h, default=None)
     words = (
-        f"No allocation of the template library costs less than {bound:,.4f} USD/h, proven by coral."
+        f"{_bounded(rows).capitalize()} costs less than {bound:,.4f} USD/h, proven by coral."
         if not math.isnan(bound)
         else "No lower bound: coral did not take part, or did not meet all demand."
     )
@@ -97,6 +99,11 @@ def _planned(rows: Sequence[Row]) -> list[Row]:
 
 def _bound(rows: Sequence[Row]) -> float:
     return next((row.bound_usd_h for row in rows if not math.isnan(row.bound_usd_h)), math.nan)
+
+
+def _bounded(rows: Sequence[Row]) -> str:
+    plans = (row.plan for row in rows if not math.isnan(row.bound_usd_h) and row.plan is not None)
+    return next((bound_words(plan) for plan in plans), "no plan of its kind")
 
 
 def cost_figures(rows: Sequence[Row]) -> tuple[Block, ...]:

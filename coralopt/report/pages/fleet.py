@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from coralopt.display import percent
 from coralopt.report.drawing import BarPart, BarRow, bars
 from coralopt.report.pages.page import (
     Block,
@@ -20,7 +21,7 @@ from coralopt.report.pages.page import (
     page_parts,
     render_page,
 )
-from coralopt.report.table import Column, make_table, numbers, percent
+from coralopt.report.table import Column, make_table, numbers
 from coralopt.runtime.router.doors import DrawnFleet
 from coralopt.runtime.router.status import WINDOW_S, FleetStatus, FollowedPlan, InstanceStatus, LatencyStatus
 

@@ -18,7 +18,7 @@ from coralopt.report.bill import ATTRIBUTION, bill_table, model_table
 from coralopt.report.drawing import Band, BarPart, BarRow, Line, Scale, bands, bars, colour_numbers, lines, pipeline
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.simulation import SimulatedRequests, latency_figures, miss_figure, promise_answer
-from coralopt.report.promise import unconfirmed_words
+from coralopt.report.promise import bound_words, unconfirmed_words
 from coralopt.report.table import Column, make_table
 from coralopt.report.tables import case_table, demand_table, instance_table, option_table, plan_summary
 from coralopt.report.verified import simulated_table
@@ -94,8 +94,8 @@ def cost_answer(plan: Plan) -> PageAnswer:
         parts.append(f"{plan.unmet_usd_h:,.4f} USD/h for unmet demand")
     if plan.lower_bound_usd_h > 0:
         proof = (
-            f"Proven: no allocation of its template library costs less than {plan.lower_bound_usd_h:,.4f} USD/h, a gap of "
-            f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)."
+            f"Proven: {bound_words(plan)} costs less than {plan.lower_bound_usd_h:,.4f} USD/h, a gap "
+            f"of {plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)."
         )
     else:
         proof = f"Planner {plan.planner} proves no lower bound."

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from coralopt.display import percent
 from coralopt.errors import CoraloptError
 from coralopt.plan.certificate import Certificate
 from coralopt.plan.document import Plan
@@ -20,7 +21,7 @@ from coralopt.report.simulation import (
     outcome_name,
     promise_table,
 )
-from coralopt.report.table import Column, make_table, numbers, percent
+from coralopt.report.table import Column, make_table, numbers
 from coralopt.simulation import PhaseOutcome, SimulationResult
 
 #: The question of the first screen.
