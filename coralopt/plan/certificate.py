@@ -26,7 +26,7 @@ class CertifiedPhase(PlanPart):
         description="prefill: time to first token; decode: time per output token."
     )
     target: Figure | None = Field(description="Share of requests that must meet it; null: planned for mean requests.")
-    shares: tuple[Figure, ...] = Field(min_length=1, description="Share of requests that met it, by window.")
+    shares: tuple[Figure, ...] = Field(description="Share of requests that met it, by window that had any.")
     low: Figure = Field(description="Lower end of the interval of the mean share.")
     high: Figure = Field(description="Upper end of it.")
     verdict: Literal["confirmed", "refuted", "open", "not asked"]
@@ -34,8 +34,8 @@ class CertifiedPhase(PlanPart):
 
     @property
     def mean(self) -> float:
-        """Mean share over the windows."""
-        return float(np.mean(self.shares))
+        """Mean share over the windows; NaN where none had requests."""
+        return float(np.mean(self.shares)) if self.shares else math.nan
 
 
 class RefusedInstances(PlanPart):
@@ -99,18 +99,39 @@ class Certificate(PlanPart):
         """Whether every SLO that asks for a share of requests is confirmed."""
         return all(phase.verdict in ("confirmed", "not asked") for phase in self.phases)
 
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Models that other instances may serve better: an SLO is refuted, or open and missed by some request. Where it is
+        open and no request missed it, there are too few to tell."""
+        missed = (
+            phase.model
+            for phase in self.phases
+            if phase.verdict == "refuted" or (phase.verdict == "open" and min(phase.shares, default=1.0) < 1.0)
+        )
+        return tuple(dict.fromkeys(missed))
 
-def interval(shares: Sequence[float], confidence: float, sharing: float) -> tuple[float, float]:
+
+def interval(shares: Sequence[float], requests: float, confidence: float, sharing: float) -> tuple[float, float]:
     """One-sided limits of the mean share of independent windows, each wrong with probability (1 - confidence) / sharing.
 
-    Student's t over the windows (the requests of one window depend on each other, windows do not); ``sharing`` limits and
-    looks share the error (Bonferroni).
+    The wider ones of Student's t over the windows (the requests of one window depend on each other, windows do not) and of
+    Clopper and Pearson for as many independent requests: windows without a miss do not vary, and a few requests say little.
+
+    Args:
+        shares: Share of each window.
+        requests: How many requests all of them are expected to have.
+        confidence: Of all limits together.
+        sharing: Limits and looks that share the error (Bonferroni).
     """
-    count, mean = len(shares), float(np.mean(shares))
-    if count < 2:
+    from scipy.special import betaincinv
+
+    if len(shares) < 2:
         return 0.0, 1.0
-    error = error_of_mean(shares, confidence, sharing)
-    return max(0.0, mean - error), min(1.0, mean + error)
+    mean, error = float(np.mean(shares)), error_of_mean(shares, confidence, sharing)
+    met, missed, wrong = requests * mean, requests * (1.0 - mean), (1.0 - confidence) / sharing
+    low = float(betaincinv(met, missed + 1.0, wrong)) if met > 0 else 0.0
+    high = float(betaincinv(met + 1.0, missed, 1.0 - wrong)) if missed > 0 else 1.0
+    return max(0.0, min(low, mean - error)), min(1.0, max(high, mean + error))
 
 
 def error_of_mean(figures: Sequence[float], confidence: float, sharing: float) -> float:

@@ -72,13 +72,13 @@ def cheapest_that_holds(
         expected: Model phase -> share of requests expected within its SLO.
 
     Returns:
-        ``None`` where the plan is expected to hold.
+        ``None`` where the plan is expected to hold, or no other would be known to.
     """
     plan = outcome.plan
     asked = {phase.key: phase.attainment for phase in plan.resolved.model_phases}
     wanted = {key: asked.get(key) or USUAL_SHARE for key in expected}
     mark, share = plan.certificate, USUAL_SHARE
-    if all(expected[key] >= wanted[key] for key in expected) if mark is None else mark.holds:
+    if all(expected[key] >= wanted[key] for key in expected) if mark is None else not mark.failed:
         return None
     answer = Alternative(max(wanted.values()))
     if mark is not None:

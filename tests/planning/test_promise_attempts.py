@@ -238,7 +238,7 @@ def test_attempts_together_are_seldom_wrong(seed: int, below: float) -> None:
         for error in ERRORS:
             windows = rng.normal(0.99 - below, 0.003, looks[-1])
             sharing = len(looks) / error
-            lows = [interval(windows[:look].tolist(), 0.95, sharing)[0] for look in looks]
+            lows = [interval(windows[:look].tolist(), math.inf, 0.95, sharing)[0] for look in looks]
             confirmed |= max(lows) >= 0.99
         wrong += confirmed
     # 5 % of the runs are 20; five standard errors more.

@@ -9,6 +9,7 @@ from typing import Literal
 from coralopt.plan.certificate import FURTHER_LOOKS, LOOKS, Certificate, CertifiedPhase, interval
 from coralopt.plan.document import Plan
 from coralopt.plan.parts import PlannedInstance
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving.problem import Violation
 
 
@@ -26,8 +27,9 @@ def certified(
     targets = {phase.model.name: phase.attainment for phase in plan.resolved.model_phases}
     phases = []
     for (model, kind), values in shares.items():
-        sharing = len(_kinds(plan)) * len(mark.looks) / mark.errors[attempts[model] - 1]
-        low, high = interval(values, mark.confidence, sharing)
+        sharing = len(kinds_of(plan)) * len(mark.looks) / mark.errors[attempts[model] - 1]
+        requests = len(values) * mark.window_s * requests_s(plan.resolved, model)
+        low, high = interval(values, requests, mark.confidence, sharing)
         phases.append(
             CertifiedPhase(
                 model=model,
@@ -43,6 +45,12 @@ def certified(
     return tuple(phases)
 
 
+def requests_s(scenario: ResolvedScenario, model: str) -> float:
+    """Requests/s of a model that are simulated."""
+    own = (phase for phase in scenario.model_phases if model in (phase.model.name, phase.served))
+    return max((phase.simulated_requests_s for phase in own), default=0.0)
+
+
 def with_requests(plan: Plan) -> list[PlannedInstance]:
     """Instances of a plan that are no idle replicas."""
     busy = {phase.key for phase in plan.resolved.model_phases if phase.demand_tokens_s > 0}
@@ -54,7 +62,7 @@ def certificate_violations(plan: Plan) -> Iterator[Violation]:
     mark = plan.certificate
     if mark is None:
         return
-    about, kinds = [(phase.model, phase.kind) for phase in mark.phases], _kinds(plan)
+    about, kinds = [(phase.model, phase.kind) for phase in mark.phases], kinds_of(plan)
     if set(about) != kinds or len(kinds) < len(about):
         yield _violation("certificate", f"it is about {sorted(about)}, not {sorted(kinds)}")
         return
@@ -104,7 +112,7 @@ def _violation(subject: str, sentence: str) -> Violation:
     return Violation("figure", subject, f"certificate: {sentence}")
 
 
-def _kinds(plan: Plan) -> set[tuple[str, str]]:
+def kinds_of(plan: Plan) -> set[tuple[str, str]]:
     """(model, kind) of every SLO that requests of a plan have."""
     return {
         (item.model, kind)

@@ -53,6 +53,9 @@ class Promised:
             return (note,)
         if mark is None or mark.holds:
             return ()
+        if not mark.failed:
+            few = ", ".join(dict.fromkeys(phase.model for phase in mark.phases if phase.verdict == "open"))
+            return (f"no request missed, but there are too few to confirm the share asked for: {few}",)
         if self.attempts == len(ERRORS):
             ending = "there are no more attempts"
         else:
@@ -63,7 +66,8 @@ class Promised:
     def margin(self) -> float:
         """How far the mean shares of its certificate are above those asked for, at least."""
         phases = () if self.plan.certificate is None else self.plan.certificate.phases
-        return min((phase.mean - phase.target for phase in phases if phase.target is not None), default=math.inf)
+        told = (phase.mean - phase.target for phase in phases if phase.target is not None and phase.shares)
+        return min(told, default=math.inf)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class Attempts:
             self.steps.end("certificate")
             one = replace(one, plan=one.plan.with_certificate(mark))
             seen.append(one)
-            if mark.holds or len(seen) == len(ERRORS):
+            if mark.holds or len(seen) == len(ERRORS) or not mark.failed:
                 return _nearest(seen, "")
             following, ended = self._following(one)
             if following is None:

@@ -13,7 +13,7 @@ from coralopt.errors import OptionError
 from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
 from coralopt.plan.certificate import FURTHER_LOOKS, LOOKS, RefusedInstances
 from coralopt.plan.parts import share_of
-from coralopt.plan.verify.certified import certified, with_requests
+from coralopt.plan.verify.certified import certified, kinds_of, requests_s, with_requests
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import simulate
@@ -116,6 +116,17 @@ class Replications:
                         del self._latest[next(iter(self._latest))]
             return trace
 
+    def with_requests(self, model: str, count: int, looks: Sequence[int]) -> list[int]:
+        """Numbers of the first ``count`` windows that have requests of a model, in those until the last look."""
+        found: list[int] = []
+        for number in range(looks[-1]):
+            if len(found) == count:
+                break
+            trace = self.window(number)
+            if (trace.model == trace.models.index(model)).any():
+                found.append(number)
+        return found
+
     def forget(self) -> None:
         """Drop the requests of all windows so far."""
         with self._making:
@@ -126,8 +137,7 @@ class Replications:
 
 def requests_in_window(scenario: ResolvedScenario, model: str) -> float:
     """Requests of a model in one window."""
-    own = [phase for phase in scenario.model_phases if model in (phase.model.name, phase.served)]
-    return WINDOW_S * max((phase.simulated_requests_s for phase in own), default=0.0)
+    return WINDOW_S * requests_s(scenario, model)
 
 
 def looks_of(scenario: ResolvedScenario) -> tuple[int, ...]:
@@ -190,6 +200,9 @@ def certify(
         kept = tuple(phase for phase in before.certificate.phases if phase.model in same)
     attempts = dict.fromkeys(models, attempt) | {phase.model: phase.attempt for phase in kept}
     shares: Shares = {(phase.model, phase.kind): list(phase.shares) for phase in kept}
+    for item in itertools.product(models, ("prefill", "decode")):
+        if item in kinds_of(plan):
+            shares.setdefault(item, [])
     windows, workers, phases = Replications(plan.resolved, mark.seed(attempt)), Workers(progress), kept
     open_ = [model for model in models if model not in {phase.model for phase in kept}]
     for start, look in itertools.pairwise((0, *mark.looks)):
@@ -207,12 +220,10 @@ def certify(
 
 
 def refused_by_now(plan: Plan) -> tuple[RefusedInstances, ...]:
-    """What the certificate of a plan refused: in attempts before it, and its own instances of models whose SLOs it did not
-    all confirm."""
+    """What the certificate of a plan refused: in attempts before it, and its own instances of models that failed."""
     mark = plan.certificate
     if mark is None:
         return ()
-    failed = dict.fromkeys(phase.model for phase in mark.phases if phase.verdict in ("refuted", "open"))
     own = (
         RefusedInstances(
             first_seed=mark.seed(len(mark.errors)),
@@ -220,7 +231,7 @@ def refused_by_now(plan: Plan) -> tuple[RefusedInstances, ...]:
             modes=plan.modes,
             phases=tuple(phase for phase in mark.phases if phase.model == model),
         )
-        for model in failed
+        for model in mark.failed
     )
     return (*mark.refused, *own)
 
@@ -245,9 +256,11 @@ def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ..
     for own, seed, phases in parts:
         windows, shares = Replications(plan.resolved, seed, mark.window_s), Shares()
         counts = {phase.model: len(phase.shares) for phase in phases}
-        wanted = [(number, model) for model, count in counts.items() for number in range(count)]
+        wanted = [
+            (k, model) for model, count in counts.items() for k in windows.with_requests(model, count, mark.looks)
+        ]
         windows.add(own, wanted, shares, workers, "windows simulated again")
-        again = [(phase, shares.get((phase.model, phase.kind), [math.nan])) for phase in phases]
+        again = [(phase, shares.get((phase.model, phase.kind), [])) for phase in phases]
         different += [
             f"certificate: {phase.model}, {phase.kind}: {phase.mean:.4%} met in the plan, "
             f"{np.mean(values):.4%} when simulated again"
@@ -273,6 +286,7 @@ def expected_shares(plan: Plan) -> dict[str, float]:
         rows = [
             (key if (key := f"{item.model}/{item.kind}") in phases else f"{item.model}/mixed", item.mean)
             for item in plan.certificate.phases
+            if item.shares
         ]
     expected: dict[str, float] = {}
     for key, share in rows:

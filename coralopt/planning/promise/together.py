@@ -121,7 +121,7 @@ class TogetherRaces:
                 TOGETHER_SEED,
                 (FEWEST_WINDOWS, REQUESTS_TO_TELL),
                 ENOUGH,
-                (CERTIFIED_BY, FEW_REQUESTS, DECIDED, self._looks),
+                (CERTIFIED_BY, FEW_REQUESTS, DECIDED, "by the last window", self._looks),
                 SURE,
                 UNLIKELY,
                 LATE,
@@ -219,15 +219,17 @@ class TogetherRaces:
             return Together(True, {})
         allowed, each = 1 - target, self._windows_to_tell(instances[0].model)
         outcome, certified_by = Together(False, {}), self.certified_by(instances[0].model)
-        for number, shares in self._so_far(instances, allowed, min(round(DECIDED * certified_by), LOOKS[-1])):
+        # Of a model with next to no requests all windows together say little, and no race may say more.
+        most = min(round(DECIDED * certified_by), LOOKS[-1])
+        for number, shares in self._so_far(instances, allowed, most):
             outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
             if any(number >= windows * each and outcome.least < 1 - times * allowed for windows, times in HOPELESS):
                 return outcome
-            if number < FEWEST_WINDOWS * each:
+            if number < min(FEWEST_WINDOWS * each, most):
                 continue
             limits = [(self._limit(values, certified_by), _standard_error(values)) for values in shares.values()]
             enough = LATE if outcome.least < 1 - EARLY * allowed else ENOUGH
-            if number >= enough * each and all(low - SURE * error >= target for low, error in limits):
+            if number >= min(enough * each, most) and all(low - SURE * error >= target for low, error in limits):
                 return replace(outcome, holds=True)
             unlikely = number >= ENOUGH * each and any(low + UNLIKELY * error < target for low, error in limits)
             if unlikely or any(float(np.mean(v)) + SURE * _standard_error(v) < target for v in shares.values()):

@@ -120,7 +120,7 @@ def promise_answer(
 
 def _certified(mark: Certificate) -> PageAnswer:
     """What fresh windows of requests confirmed."""
-    least = min((phase.mean for phase in mark.phases), default=math.nan)
+    least = min((phase.mean for phase in mark.phases if phase.shares), default=math.nan)
     judged = [phase for phase in mark.phases if phase.verdict != "not asked"]
     words = "nothing asked for" if not judged else "confirmed" if mark.holds else "not confirmed"
     verdict = "" if not judged else "good" if mark.holds else "bad"
