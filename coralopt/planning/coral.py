@@ -124,6 +124,11 @@ class CoralPlanner:
             except InfeasibleError as error:
                 # More of what no engine runs would not help.
                 reasons = [str(error), *left_out(scenario), *closed_regions(scenario)]
+                if asks_for_shares(scenario):
+                    reasons.append(
+                        "for a share of requests an instance counts for what its memory holds in that share of moments; "
+                        "`attainment: mean` with `plan --simulate` may find a plan whose requests wait for memory"
+                    )
                 raise InfeasibleError("\n".join(reasons), error.explanation) from error
         if promised is None:
             steps.end("allocation")

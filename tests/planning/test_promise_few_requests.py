@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coralopt.errors import InfeasibleError
 from coralopt.plan.certificate import interval
 from coralopt.plan.verify import verify_plan
 from coralopt.planning import (
@@ -21,6 +23,8 @@ from coralopt.planning import (
 )
 from coralopt.planning.promise.certificate import refused_by_now
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
+from coralopt.simulation import simulate
+from coralopt.workload import poisson_for_scenario
 
 
 def test_intervals_of_few_requests() -> None:
@@ -44,6 +48,33 @@ def test_few_requests_seldom_confirm_what_is_missed(seed: int, requests: float, 
         met = rng.binomial(counts, share)[counts > 0] / counts[counts > 0]
         wrong += interval(met.tolist(), requests * len(met), 0.95, 1)[0] > share
     assert wrong <= 0.05 * runs + 4 * math.sqrt(0.05 * runs)
+
+
+def test_a_refusal_names_what_the_tables_leave_out() -> None:
+    """Two nodes serve 99.9 % of these short answers, some of which wait for memory; the tables of a share let none wait."""
+    document: dict[str, Any] = {
+        "name": "waiting",
+        "mode": "mixed",
+        "models": {
+            "phi4-14b": {
+                "slo": {"ttft_ms": 10000, "tpot_ms": 200, "attainment": 0.999},
+                "demand": {"requests_s": 1, "input_tokens": 2000, "output_tokens": 2},
+            }
+        },
+        "pool": {"regions": {"us-central1": {"configurations": {"1xA100": 2}}}},
+        "serving": {"order": "fifo", "admission": "reserve"},
+    }
+    with pytest.raises(InfeasibleError, match="`plan --simulate` may find a plan whose requests wait for memory"):
+        plan_scenario(scenario_from_mapping(document))
+    document["models"]["phi4-14b"]["slo"]["attainment"] = "mean"
+    document["models"]["phi4-14b"]["min_replicas"] = 2
+    plan = plan_scenario(scenario_from_mapping(document))
+    assert sum(plan.rented_nodes().values()) == 2
+    requests = poisson_for_scenario(plan.resolved, None, 20_000, 1)
+    assert min(row.attainment for row in simulate(plan, requests).outcomes) > 0.9995
+    with pytest.raises(InfeasibleError) as refused:
+        plan_scenario(scenario_from_mapping(document).with_demand(np.array([1e4])))
+    assert "wait for memory" not in str(refused.value)
 
 
 def few_requests(requests_s: float) -> ResolvedScenario:
