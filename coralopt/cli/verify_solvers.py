@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -12,6 +16,22 @@ from coralopt.cli.console import JsonFlag, folder_to_write, progress_bar
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.present import CommandOutput, present
 from coralopt.errors import OptionError
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Every Ctrl-C meanwhile, whoever it reaches."""
+    numbers: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        numbers.append(number)
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield numbers
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def verify_solvers(
@@ -62,7 +82,7 @@ def verify_solvers(
     unproven: Counter[str] = Counter()
     saved: list[str] = []
     stopped = False
-    with progress_bar("instances", quiet=json_output) as progress:
+    with progress_bar("instances", quiet=json_output) as progress, _noted_interrupts() as interrupts:
         try:
             for kind, number in wanted.items():
                 for verdict in verify_seeds(kind, range(seed, seed + number), solvers, workers):
@@ -75,6 +95,9 @@ def verify_solvers(
                     if not verdict.agree:
                         saved.append(str(save_case(verdict, output)))
                     progress(kind, count.total(), total)
+                    if interrupts:
+                        # A back end that had just answered took Ctrl-C for itself.
+                        raise KeyboardInterrupt
         except KeyboardInterrupt:
             stopped = True
     rows = [(kind, arm, len(values), sum(values) / len(values), max(values)) for (kind, arm), values in seconds.items()]

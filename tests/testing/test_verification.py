@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +18,7 @@ import numpy as np
 import pytest
 
 from coralopt.allocation import Joint, SideConstraint, SupplyClass
+from coralopt.cli.verify_solvers import verify_solvers
 from coralopt.errors import CoraloptError
 from coralopt.solving import Limit, Reason, Termination
 from coralopt.testing import verification
@@ -222,3 +227,24 @@ def test_the_command_counts_and_replays(tmp_path: Path, run_cli: RunCli) -> None
     refused = run("--solver", "dp")
     assert refused.returncode == 2
     assert "dp: it takes no integer programmes" in refused.stderr
+
+
+def test_ctrl_c_that_a_back_end_took_for_itself_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A solve that is over at that moment answers as if nothing had happened."""
+
+    def one_by_one(*arguments: Any) -> Iterator[InstanceVerdict]:
+        for seed in range(3):
+            with suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(5)
+            yield verify_seed("placement", seed, ["highs"])
+
+    monkeypatch.setattr(verification, "verify_seeds", one_by_one)
+    before = signal.getsignal(signal.SIGINT)
+    verify_solvers(instances=3, allocations=0, solver=["highs"], json_output=True)
+    said = json.loads(capsys.readouterr().out)
+    assert said["stopped"]
+    assert said["instances"] == {"placement": 1}
+    assert signal.getsignal(signal.SIGINT) is before
