@@ -91,7 +91,7 @@ class FittingSearch:
         random = np.random.default_rng(0).integers(1, 2**40, len(self.room), dtype=np.int64)
         # Of nodes and copies alone, which are whole numbers.
         random[cells : cells + adds.shape[1]] = 0
-        self.node = random[:cells]
+        self.node, self.first_kept = random[:cells], cells + adds.shape[1]
         self.mark = (np.where(self.row < 0, 0, random[self.row]) * self.amount.astype(np.int64)).sum(axis=1)
 
     def lightest(self, phase: int, near: WeightedColumns, over: Floats, reach: float = 0.0) -> Fitting:
@@ -111,8 +111,9 @@ class FittingSearch:
         demand, members = float(self.problem.demand[phase]), np.full((WANTED, DEEPEST), -1, dtype=np.int64)
         spared, floor = float(self.problem.spared[phase]) * demand, float(near.whole[phase])
         by_weight, room = self.problem.start_penalty is not None, self.room.copy()
-        # Nodes of which fewer are always as good.
-        spare = np.full(len(self.node), not spared and not by_weight)
+        # Rows of which less is always as good; what runs already is cheaper than what does not.
+        spare = np.full(len(room), not spared and not by_weight)
+        spare[self.first_kept :] = False
         for item in self.limits:
             if item.phase == phase:
                 room[item.cell] = min(room[item.cell], item.most)

@@ -24,7 +24,7 @@ class FittingItems(NamedTuple):
         amount: float64 (n, w), how much of each, above 0.
         mark: int64 (n,), sums of which are equal where equally many nodes and copies are used, and almost nowhere else.
         node: int64 (R * C,), the mark of one node of each cell, the first rows.
-        spare: bool (R * C,), whether one node fewer of each cell is always as good.
+        spare: bool (m,), whether less of each row is always as good.
     """
 
     weight: Floats
@@ -122,7 +122,8 @@ def _replaced(items: FittingItems, labels: Labels, newest: dict[np.int64, np.int
                 other[cell] += 1
                 same = True
                 for row in range(len(used)):
-                    if other[row] > used[row] + HAIR or (row < len(items.node) and other[row] < used[row]):
+                    equal = row < len(items.node) or not items.spare[row]
+                    if other[row] > used[row] + HAIR or (equal and other[row] < used[row] - HAIR):
                         same = False
                         break
                 if same:
