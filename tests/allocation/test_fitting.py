@@ -30,6 +30,7 @@ from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError
 from coralopt.solving import MilpMatrix, SolveOptions, get_backend, solve_matrix
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+from coralopt.testing.instances import allocation_instance
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 EVERY_STEP = AllocationSearchOptions(limits=SearchLimits(direct_columns=0))
@@ -196,3 +197,28 @@ def test_limits_on_nodes_only_cut_what_they_say(problem: AllocationProblem, seed
         answer = pricing.coverings(Multipliers(rng.uniform(0, 2, small.price.size), rng.uniform(-1, 1, 1)))
         bounds[-1] = max(bounds[-1], -np.inf if answer is None else answer.bound)
     assert min(bounds) <= float(truth) * (1 + 1e-9) + 1e-9
+
+
+def test_a_part_of_a_step_costs_less_than_a_step() -> None:
+    """Three instances of a third each: beside one of them 667 of 1,000 steps cost more than the two others do."""
+    plain = allocation_instance(0)
+    problem = replace(
+        plain,
+        usage=np.ones((1, 1), dtype=np.int16),
+        throughput=np.array([0.25]),
+        phase=np.zeros(1, dtype=np.int32),
+        demand=np.array([0.75]),
+        availability=np.array([[3]]),
+        price=np.array([[3.5]]),
+        running=None,
+        penalty=0.0,
+        phase_names=("model/decode",),
+        region_names=("region",),
+        configuration_names=("1xGPU",),
+    )
+    columns = Columns.of(problem)
+    root = lagrangian_bound(problem, columns, np.zeros((1, 1)), grid=1000)
+    coverings = all_near(problem, columns, root, 1e-4, 100)
+    assert coverings is not None
+    assert coverings.cost.tolist() == [10.5]
+    assert with_fitting(problem, columns, root).bound == pytest.approx(10.5, abs=1e-6)

@@ -189,6 +189,8 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
         np.zeros(most, dtype=np.int64),
         np.full(most, -1, dtype=np.int64),
     )
+    # The table has shares of what a whole costs in fractions, too: a part of a step costs less than a step.
+    step = task.least[grid] / grid
     newest = {np.int64(0): np.int64(0)}
     used = np.zeros(len(task.room))
     queue = [(task.floor, 0.0, 0)]
@@ -227,7 +229,7 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
             if missing > 0:
                 # Rounded down: what is missing may be a hair less than it seems.
                 steps = int(np.ceil(missing / task.demand * grid * (1 - 1e-9) - 1e-6))
-                total = max(value, heavier + task.least[max(0, min(grid, steps))])
+                total = max(value, heavier + task.least[max(0, min(grid, steps))] - step)
             if total > task.limit or not _fits(items, task.room, used, k):
                 continue
             both = labels.mark[label] + items.mark[k]

@@ -253,6 +253,8 @@ def extend(
     for all of them.
     """
     grid = len(least) - 1
+    # The table has shares of what a whole costs in fractions, too: a part of a step costs less than a step.
+    step = least[grid] / grid
     count = 0
     label_speed, label_largest, label_weight, label_use = labels
     whole, spared = demand
@@ -267,7 +269,7 @@ def extend(
             if missing > 0:
                 # Rounded down: what is missing may be a hair less than it seems.
                 steps = int(np.ceil(missing / whole * grid * (1 - 1e-9) - 1e-6))
-                if value + least[max(0, min(grid, steps))] > limit:
+                if value + least[max(0, min(grid, steps))] - step > limit:
                     continue
             fits = True
             for cell in range(rows.shape[1]):

@@ -25,6 +25,7 @@ import numpy as np
 from coralopt.allocation.bounds.coverings import NodeLimit, near_coverings
 from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
 from coralopt.allocation.bounds.fitting import FittingPricing
+from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.best_first import best_first
 from coralopt.allocation.search.context import Root, SearchContext
@@ -96,8 +97,11 @@ class _Tree:
         search = self.search
         small, columns = search.within_cuts, search.columns
         goal = self.target()
-        pricing = FittingPricing(small, columns, node.alive, node.limits)
-        state = pricing.started(node.state)
+        pricing, state = PricingProblem(small, columns, node.alive, node.limits), node.state
+        if not small.spared.any():
+            # Where an instance may be lost, knapsacks say too little of what is missing: the search takes long.
+            pricing = FittingPricing(small, columns, node.alive, node.limits)
+            state = pricing.started(state)
         master = best_prices(pricing, state, search.lp_solver, self.deadline, enough=goal)
         here = max(least, master.bound)
         if time.perf_counter() >= self.deadline:
