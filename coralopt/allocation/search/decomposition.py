@@ -122,8 +122,8 @@ def fit_supply(search: SearchContext, found: Highest) -> Highest:
     for _ in range(FITS):
         pricing = FittingPricing(problem, columns, chosen)
         state = pricing.started(replace(best, coverings=known))
-        if not pricing.reach:
-            # No phase needs more than there is of anything.
+        if set(pricing.reach) <= pricing.hard:
+            # No phase needs more than there is of anything, or it cannot be told what those that do weigh.
             break
         deadline = time.perf_counter() + search.share_of_left()
         master = best_prices(pricing, state, search.lp_solver, deadline)
