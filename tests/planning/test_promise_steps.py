@@ -38,9 +38,9 @@ def seek() -> PromiseSearch:
     in_vain = SimpleNamespace(in_vain=lambda p: NoSolutionError(f"phase {p} in vain", None))
     seek.designs = cast("Any", SimpleNamespace(used_up=False))
     request = cast("Any", SimpleNamespace(solve_options=SolveOptions()))
-    covers = cast("CoverSearch", SimpleNamespace(groups=[]))
+    covers, base = cast("CoverSearch", SimpleNamespace(groups=[])), SimpleNamespace(availability=np.zeros((1, 1)))
     seek.cheapest = CheapestPlans(
-        request, cast("Any", None), cast("Any", None), [], covers, seek.designs, cast("Refusals", in_vain)
+        request, cast("Any", base), cast("Any", None), [], covers, seek.designs, cast("Refusals", in_vain)
     )
     seek.unconfirmed = ()
     return seek
@@ -180,7 +180,7 @@ def test_bounds_that_hardly_rise_are_given_some_patience(
     plans.covers = cast("CoverSearch", SimpleNamespace(groups=[groups], settle=lambda places: True))
 
     def solve(columns: object) -> Any:
-        result = SimpleNamespace(bound_usd_h=left.pop(0))
+        result = SimpleNamespace(bound_usd_h=left.pop(0), state=None)
         return SimpleNamespace(served=SimpleNamespace(result=result), places=[])
 
     monkeypatch.setattr(cheapest_plans, "GroupColumns", SimpleNamespace(of=lambda *_: None))

@@ -50,6 +50,7 @@ class CheapestPlans:
         refusals: What to say where nothing holds a phase.
         chosen: Designs that plans may have.
         replications_left: For groups that the pool has room for.
+        node_prices: float64 (R, C), USD/h of a node beside its price, of the last allocation at what groups hold at most.
     """
 
     request: PlanRequest
@@ -61,9 +62,11 @@ class CheapestPlans:
     refusals: Refusals
     chosen: Sequence[Design] = ()
     replications_left: float = field(init=False)
+    node_prices: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         self.replications_left = FURTHER * len(self.groups)
+        self.node_prices = np.zeros(self.base.availability.shape)
 
     @property
     def groups(self) -> Sequence[Groups]:
@@ -210,6 +213,8 @@ class CheapestPlans:
             except (InfeasibleError, NoSolutionError):
                 # Nothing cheaper than the plan there is, or than what was left out.
                 return max(bound_usd_h, ceiling)
+            if plan.served.result.state is not None:
+                self.node_prices = plan.served.result.state.capacity_prices
             bound_usd_h = max(bound_usd_h, min(ceiling, plan.served.result.bound_usd_h))
             if bound_usd_h >= worth:
                 worth, in_vain = bound_usd_h * (1 + WORTH), -1

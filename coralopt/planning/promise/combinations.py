@@ -92,12 +92,12 @@ def least_together(
         regions: What groups cost where requests pay for changing the region; ``None``: they do not.
     """
     ways = designs.ways[model]
-    least = [sum(_least(designs.groups[p], price[p]) for p in phases) for phases in ways]
+    least = [sum(least_cover(designs.groups[p], price[p]) for p in phases) for phases in ways]
     if not min(least) < ceiling < math.inf:
         return min(ceiling, *least)
     combined: list[Combination] = []
     for phases in ways:
-        several, ceiling = _combinations(designs, phases, price, ceiling, regions)
+        several, ceiling = combinations(designs, phases, price, ceiling, regions)
         combined += several
     windows += designs.races.windows_of[model]
     bound = math.inf
@@ -135,12 +135,17 @@ def _in_order(combined: Sequence[Combination], regions: RegionCosts | None) -> I
             heapq.heappush(queue, (max(cost, regions.least(groups)), groups, True))
 
 
-def _least(groups: Groups, price: Floats) -> float:
+def least_cover(groups: Groups, price: Floats) -> float:
+    """What the cheapest cover of a phase costs at what groups hold at most, USD/h."""
     return float(groups.covers(groups.most, price)[PARTS])
 
 
-def _combinations(
-    designs: Designs, phases: tuple[int, ...], price: Sequence[Floats], ceiling: float, regions: RegionCosts | None
+def combinations(
+    designs: Designs,
+    phases: tuple[int, ...],
+    price: Sequence[Floats],
+    ceiling: float,
+    regions: RegionCosts | None = None,
 ) -> tuple[list[Combination], float]:
     """Price and groups of the cheapest covers of all phases of a way; none for less than the second is missing, USD/h."""
     added, prices = 0.0, {p: price[p] for p in phases}
@@ -151,7 +156,7 @@ def _combinations(
             return [], ceiling
         added, prices = regions.prices_with(tuple((p, j) for p, own in first.items() for j in own[0]))
     ceiling -= added
-    least = [_least(designs.groups[p], prices[p]) for p in phases]
+    least = [least_cover(designs.groups[p], prices[p]) for p in phases]
     total, several = np.zeros(1), list[Covers]()
     for p, own in zip(phases, least, strict=True):
         covers = covers_in_order(designs.groups[p], prices[p], ceiling - sum(least) + own)

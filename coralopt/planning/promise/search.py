@@ -29,6 +29,7 @@ from coralopt.planning.promise.combinations import all_together
 from coralopt.planning.promise.cover_search import FREE_GPU, CoverSearch
 from coralopt.planning.promise.designs import Designs
 from coralopt.planning.promise.group_plan import GroupPlan, SingleTemplates
+from coralopt.planning.promise.in_room import least_in_room
 from coralopt.planning.promise.oracle import PhaseOracle
 from coralopt.planning.promise.refusals import Refusals
 from coralopt.planning.promise.regions import RegionCosts
@@ -103,6 +104,7 @@ class PromiseSearch:
         room = Room.of(base, library, self.groups)
         if len(room.limits):
             prices = [np.where(room.fits_alone(p), price, math.inf) for p, price in enumerate(prices)]
+        self.prices = prices
         # Wherever it is cheapest.
         self.price = [price.min(axis=1) for price in prices]
         self.regions = {routes.model: RegionCosts(self.groups, prices, routes) for routes in base.routes}
@@ -172,6 +174,14 @@ class PromiseSearch:
             of_designs = self._of_designs()
             self._race_side_by_side(math.inf if of_designs is None else of_designs.cost_usd_h)
             of_designs = self._of_designs()
+            cost = math.inf if of_designs is None else of_designs.cost_usd_h
+            # A search with a ceiling is for comparison only.
+            if self.bound < cost * (1 - self.gap) and math.isinf(self.ceiling):
+                routes = {model: own.routes for model, own in self.regions.items()}
+                prices, solver = self.cheapest.node_prices, self.request.backend
+                bound = least_in_room(self.designs, self.prices, routes, prices, cost, solver)
+                self.bound = max(self.bound, min(cost, bound))
+                of_designs = self._of_designs()
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.cheapest.chosen, of_designs = [], of_groups
