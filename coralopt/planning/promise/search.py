@@ -180,7 +180,9 @@ class PromiseSearch:
                 routes = {model: own.routes for model, own in self.regions.items()}
                 prices, solver = self.cheapest.node_prices, self.request.backend
                 bound = least_in_room(self.designs, self.prices, routes, prices, cost, solver)
-                self.bound = max(self.bound, min(cost, bound))
+                # Infinite where no combinations have room beside each other: what is left is a plan that is not confirmed.
+                if math.isfinite(bound):
+                    self.bound = max(self.bound, min(cost, bound))
                 of_designs = self._of_designs()
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
