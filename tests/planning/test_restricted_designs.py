@@ -88,6 +88,7 @@ def test_models_that_hold_on_nodes_of_one_kind_only(tmp_path: Path, monkeypatch:
 
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(TogetherRaces, "race", race)
+    monkeypatch.setattr(TogetherRaces, "settled", race)
     monkeypatch.setattr(TogetherRaces, "surely_misses", lambda self, instances: False)
     document = load_scenario("tiny").document
     models = {

@@ -19,7 +19,7 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     not.
 ``fitting``
     raises L further: every model phase weighs what a covering weighs that fits the supply by itself. ``branching`` knows
-    such coverings too.
+    such coverings too. Left out where an instance may be lost.
 ``rest``
     keeps the whole instances of the decomposition's fractional allocation and searches, as a problem of its own, what
     demand and supply they leave.
@@ -201,7 +201,9 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
             tight = add_cuts(search, found)
-            if _listable(search.small) and tight.values.sum() < search.limits.most_instances:
+            # Where an instance may be lost no tree knows of coverings that fit: its bounds pass what these are worth.
+            lossless = not any(row.one_lost for row in search.small.side_constraints)
+            if lossless and _listable(search.small) and tight.values.sum() < search.limits.most_instances:
                 tight = fit_supply(search, tight)
             root, ranking = tight.root, found.root.column_bounds
             _choose(search, found, tight)

@@ -19,7 +19,7 @@ from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import simulate
 from coralopt.simulation.groups import GroupSimulator
 from coralopt.simulation.variants import by_variant
-from coralopt.types import Progress
+from coralopt.types import Bools, Progress
 from coralopt.workload import Trace, poisson_for_scenario
 
 #: First seed of certificates; no search uses it or a later one.
@@ -71,18 +71,18 @@ class Replications:
     ) -> dict[str, float]:
         """Kind (``"prefill"``: time to first token, ``"decode"``: per output token) -> share of requests that met, alone
         the instances of one model in one window; empty in a window without requests."""
-        own = instances[0].model
-        # All requests are for the model, where no plan shares them out over variants of it.
-        name = own if own in trace.models else self.served[own]
-        mine = trace.take(
-            trace.model == trace.models.index(name) if name in trace.models else np.zeros(len(trace), bool)
-        )
+        mine = trace.take(self._mine(instances[0].model, trace))
         if not len(mine):
             return {}
         outcome = self.simulator.simulate(instances, mine, most_missed, mixed_share)
         phases = {item.phase for item in instances}
         met = {"prefill": outcome.met_ttft, "decode": outcome.met_tpot}
         return {kind: float(met[kind].mean()) for kind in met if kind in phases or "mixed" in phases}
+
+    def _mine(self, own: str, trace: Trace) -> Bools:
+        """bool (n,): requests of a model; all are for the model itself, where no plan shares them out over its variants."""
+        name = own if own in trace.models else self.served[own]
+        return trace.model == trace.models.index(name) if name in trace.models else np.zeros(len(trace), dtype=np.bool_)
 
     def add(self, plan: Plan, windows: Sequence[tuple[int, str]], shares: Shares, workers: Workers, what: str) -> None:
         """Simulate windows by number, each with one model of a plan; ``what`` is how progress calls them."""
@@ -116,16 +116,15 @@ class Replications:
                         del self._latest[next(iter(self._latest))]
             return trace
 
-    def with_requests(self, model: str, count: int, looks: Sequence[int]) -> list[int]:
-        """Numbers of the first ``count`` windows that have requests of a model, in those until the last look."""
-        found: list[int] = []
+    def with_requests(self, plan: Plan, model: str, count: int, looks: Sequence[int]) -> list[int]:
+        """Numbers of the first ``count`` windows that have requests of a model of a plan, in those until the last look."""
+        numbers: list[int] = []
         for number in range(looks[-1]):
-            if len(found) == count:
+            if len(numbers) == count:
                 break
-            trace = self.window(number)
-            if (trace.model == trace.models.index(model)).any():
-                found.append(number)
-        return found
+            if self._mine(model, by_variant(self.window(number), [(0.0, plan)])).any():
+                numbers.append(number)
+        return numbers
 
     def forget(self) -> None:
         """Drop the requests of all windows so far."""
@@ -257,7 +256,7 @@ def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ..
         windows, shares = Replications(plan.resolved, seed, mark.window_s), Shares()
         counts = {phase.model: len(phase.shares) for phase in phases}
         wanted = [
-            (k, model) for model, count in counts.items() for k in windows.with_requests(model, count, mark.looks)
+            (k, model) for model, count in counts.items() for k in windows.with_requests(own, model, count, mark.looks)
         ]
         windows.add(own, wanted, shares, workers, "windows simulated again")
         again = [(phase, shares.get((phase.model, phase.kind), [])) for phase in phases]
