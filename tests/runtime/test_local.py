@@ -227,7 +227,10 @@ def test_a_new_plan_under_load_fails_no_request(
     workers = [threading.Thread(target=load, args=(w,)) for w in range(4)]
     for worker in workers:
         worker.start()
+    # On a slow machine a plan may be replaced before each of its instances has answered: wait until they have.
+    until(lambda: len({name for _, _, name in answers}) == 2)
     up = apply(run_cli, plan(stays, changed, more), tmp_path, run.url)
+    until(lambda: len({name for _, _, name in answers}) == 5)
     down = apply(run_cli, plan(stays), tmp_path, run.url)
     until(lambda: len(answers) > 40)
     stop.set()
