@@ -40,7 +40,7 @@ class Groups:
     """Groups of one model phase as columns.
 
     Attributes:
-        replications: Who finds out.
+        oracle: Who finds out.
         unit_tokens: Tokens/s of one part of the demand; a few bits are left free, so that sums of parts are exact.
         template: int64 (J,), row of the phase's templates.
         count: int64 (J,), instances.
@@ -68,7 +68,7 @@ class Groups:
         """All groups of a phase, with what its throughput tables allow; of a phase for mean requests they hold just that.
 
         Args:
-            replications: The phase.
+            oracle: Of the phase.
             demand_tokens_s: Tokens/s that it must serve.
             most_instances: int64 (T,), instances of each template that the pool has room for.
             replicas: Least instances of each group, so that every cover has as many; any where no group has.
