@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from coralopt.errors import LicenseLimitError, SolverNotFoundError
+from coralopt.errors import LicenseLimitError, SolverError, SolverNotFoundError
 from coralopt.solving.backend import Availability, Basis, Capability, Listener, RawResult
 from coralopt.solving.job import Job
 from coralopt.solving.matrix import Lazy, MilpMatrix
@@ -190,13 +192,15 @@ class MatrixPlugin(ABC):
 
 
 class SizeLimited(MatrixPlugin):
-    """Base of a back end whose free licence stops at a size: ``run`` raises :meth:`too_large` when its solver refuses.
+    """Base of a back end whose free licence stops at a size: ``run`` calls its solver inside :meth:`failures`.
 
     Attributes:
         free_limit: (rows, columns) of the free licence.
+        refusal: Regular expression found in what the solver says of a larger model, and in nothing else that it raises.
     """
 
     free_limit: ClassVar[tuple[int, int]]
+    refusal: ClassVar[str]
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {Capability.LP, Capability.MILP, Capability.LP_DUALS, Capability.MIP_START, Capability.NODE_LIMIT}
     )
@@ -211,13 +215,29 @@ class SizeLimited(MatrixPlugin):
         way_out = "larger models: solver 'highs' or 'scip', or a full licence"
         return replace(plain, hint=way_out, size_limit=self.free_limit)
 
-    def too_large(self, matrix: MilpMatrix) -> LicenseLimitError:
-        """The error for a model that the licence does not cover."""
-        (most_rows, most_columns), (rows, columns) = self.free_limit, matrix.shape
-        return LicenseLimitError(
-            f"solver {self.name!r} is size-limited here ({most_columns} columns x {most_rows} rows); this model has "
-            f"{columns} columns x {rows} rows; use solver 'highs' or 'scip', or install a full licence"
-        )
+    @contextmanager
+    def failures(self, job: Job, solver: str, *errors: type[Exception]) -> Iterator[None]:
+        """Around the solver's calls: what it raises, in this project's errors.
+
+        Args:
+            job: The solve.
+            solver: Its name in messages.
+            errors: What it raises.
+
+        Raises:
+            LicenseLimitError: The licence at hand does not cover the matrix.
+            SolverError: The solver failed otherwise.
+        """
+        try:
+            yield
+        except errors as error:
+            if not re.search(self.refusal, str(error)):
+                raise SolverError(f"{solver} failed: {error}") from None
+            (most_rows, most_columns), (rows, columns) = self.free_limit, job.matrix.shape
+            raise LicenseLimitError(
+                f"solver {self.name!r} is size-limited here ({most_columns} columns x {most_rows} rows); this model has "
+                f"{columns} columns x {rows} rows; use solver 'highs' or 'scip', or install a full licence"
+            ) from None
 
 
 @cache

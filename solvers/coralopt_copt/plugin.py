@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from coralopt.errors import SolverError
 from coralopt.solving import Limit, RawResult, Reason
 from coralopt.solving.job import Job
 from coralopt.solving.plugin import SizeLimited, lazy, named_options, public_names, statuses
@@ -46,6 +45,7 @@ class CoptBackend(SizeLimited):
     licence: ClassVar[str] = "proprietary; non-commercial use up to 2000 x 2000"
     hint: ClassVar[str] = "install the extra: pip install 'coralopt[copt]'"
     free_limit: ClassVar[tuple[int, int]] = (2000, 2000)
+    refusal: ClassVar[str] = "(?i)license|size"
     unknown: ClassVar[float] = 1e30
 
     def run(self, job: Job) -> RawResult:
@@ -70,13 +70,8 @@ class CoptBackend(SizeLimited):
             (positions, values), columns = job.known_start, model.getVars()
             model.setMipStart([columns[j] for j in positions.tolist()], values.tolist())
             model.loadMipStart()
-        try:
-            with job.solving():
-                model.solve()
-        except coptpy.CoptError as error:
-            if "license" in str(error).lower() or "size" in str(error).lower():
-                raise self.too_large(matrix) from None
-            raise SolverError(f"COPT failed: {error}") from None
+        with self.failures(job, "COPT", coptpy.CoptError), job.solving():
+            model.solve()
         words = next(name for name in (*_STATUSES, "UNSTARTED") if getattr(codes, name) == model.status)
         reason, limit = _STATUSES.get(words, (Reason.OTHER_ERROR, Limit.OTHER))
         has = bool(model.hasmipsol if job.is_mip else model.haslpsol)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from coralopt.errors import SolverError
 from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason
 from coralopt.solving.job import Job
 from coralopt.solving.plugin import SizeLimited, lazy, named_options, statuses
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from cplex import Cplex
 
 cplex = lazy("cplex")
-TOO_LARGE = 1016
 _OPTIONS = {"rel_gap": "mip.tolerances.mipgap", "abs_gap": "mip.tolerances.absmipgap", "seed": "randomseed"}
 _OPTIONS |= {"threads": "threads", "time_limit": "timelimit", "node_limit": "mip.limits.nodes"}
 #: The beginning of the name of a status.
@@ -46,15 +44,15 @@ class CplexBackend(SizeLimited):
     licence: ClassVar[str] = "proprietary; community edition, up to 1000 x 1000"
     hint: ClassVar[str] = "install the extra: pip install 'coralopt[cplex]'"
     free_limit: ClassVar[tuple[int, int]] = (1000, 1000)
+    refusal: ClassVar[str] = "^CPLEX Error +1016:"
     capabilities: ClassVar[frozenset[Capability]] = SizeLimited.capabilities | {Capability.SEED, Capability.INTERRUPT}
     unknown: ClassVar[float] = 1e20
 
     def run(self, job: Job) -> RawResult:
         """One fresh model, solved once."""
         with cplex.Cplex() as model:
-            stream = sys.stdout if job.options.log else None
             for attach in (model.set_log_stream, model.set_results_stream):
-                attach(stream)
+                attach(sys.stdout if job.options.log else None)
             for attach in (model.set_error_stream, model.set_warning_stream):
                 attach(None)
             _set_options(model, job)
@@ -63,13 +61,8 @@ class CplexBackend(SizeLimited):
                 (positions, values), starts = job.known_start, model.MIP_starts
                 starts.add(cplex.SparsePair(positions.tolist(), values.tolist()), starts.effort_level.auto)
             job.stop = model.use_aborter(cplex.Aborter()).abort
-            try:
-                with job.solving():
-                    job.in_thread(model.solve)
-            except cplex.exceptions.CplexSolverError as error:
-                if error.args[-1] == TOO_LARGE:
-                    raise self.too_large(job.matrix) from None
-                raise SolverError(f"CPLEX failed: {error.args[0]}") from None
+            with self.failures(job, "CPLEX", cplex.exceptions.CplexSolverError), job.solving():
+                job.in_thread(model.solve)
             solution = model.solution
             words = str(solution.status[solution.get_status()])
             fits = (name for name in sorted(_STATUSES, key=len, reverse=True) if words.startswith(name))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from coralopt.errors import SolverError
 from coralopt.solving import Capability, Limit, RawResult, Reason
 from coralopt.solving.job import Job
 from coralopt.solving.plugin import SizeLimited, lazy, named_options, public_names, statuses, stopped
@@ -38,6 +37,7 @@ class XpressBackend(SizeLimited):
     licence: ClassVar[str] = "proprietary; community licence, rows + columns up to 5000"
     hint: ClassVar[str] = "install the extra: pip install 'coralopt[xpress]'"
     free_limit: ClassVar[tuple[int, int]] = (5000, 5000)
+    refusal: ClassVar[str] = "too many rows"
     capabilities: ClassVar[frozenset[Capability]] = SizeLimited.capabilities | {Capability.SEED}
     unknown: ClassVar[float] = 1e20
 
@@ -49,7 +49,8 @@ class XpressBackend(SizeLimited):
 
     def run(self, job: Job) -> RawResult:
         """One fresh problem, solved once."""
-        try:
+        errors = (xpress.SolverError, xpress.ModelError, xpress.InterfaceError)
+        with self.failures(job, "Xpress", *errors):
             with warnings.catch_warnings():
                 # It says in a warning that the licence is the free one, which `probe` tells.
                 warnings.simplefilter("ignore")
@@ -61,10 +62,6 @@ class XpressBackend(SizeLimited):
                 model.addMipSol(values.tolist(), positions.tolist())
             with job.solving():
                 model.optimize()
-        except (xpress.SolverError, xpress.ModelError, xpress.InterfaceError) as error:
-            if "too many rows" in str(error):
-                raise self.too_large(job.matrix) from None
-            raise SolverError(f"Xpress failed: {error}") from None
         attributes = model.attributes
         words, end = attributes.solstatus.name, xpress.StopType(attributes.stopstatus).name
         reason, limit = _STATUSES.get(words, stopped(_LIMITS.get(end)))

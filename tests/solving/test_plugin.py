@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csc_array
 
-from coralopt.solving import Job, Limit, MilpMatrix, Reason, SolveOptions, named_options, statuses
+from coralopt.errors import LicenseLimitError, SolverError
+from coralopt.solving import Job, Limit, MilpMatrix, RawResult, Reason, SolveOptions, named_options, statuses
+from coralopt.solving.plugin import SizeLimited
 from coralopt.solving.rows import by_sense, kinds_of_rows, members, row_terms, with_infinity
 from coralopt.testing.compliance.case import INFINITY, matrix
 
@@ -105,3 +107,32 @@ def test_what_a_start_says() -> None:
     positions, values = Job(own, SolveOptions(), start=np.array([1.0, np.nan, 0.0])).known_start
     assert (positions.tolist(), values.tolist()) == ([0, 2], [1.0, 0.0])
     assert [len(part) for part in Job(own, SolveOptions()).known_start] == [0, 0]
+
+
+class Refusing(SizeLimited):
+    name = "refusing"
+    free_limit = (5, 2)
+    refusal = "(?i)too large"
+
+    def run(self, job: Job) -> RawResult:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "words"),
+    [
+        (
+            ArithmeticError("Too large: buy more"),
+            LicenseLimitError,
+            "'refusing' is size-limited here .2 columns x 5 rows",
+        ),
+        (ZeroDivisionError("too large"), LicenseLimitError, "this model has 3 columns x 1 rows; use solver 'highs'"),
+        (ArithmeticError("no memory"), SolverError, "^Solver failed: no memory$"),
+        (KeyError("too large"), KeyError, "too large"),
+    ],
+)
+def test_what_a_size_limited_solver_raises(raised: Exception, expected: type[Exception], words: str) -> None:
+    """A refusal for the size, another failure of the solver, and what is none of its errors."""
+    job = Job(programme([([1, 0, 2], (0.0, 1.0))]), SolveOptions())
+    with pytest.raises(expected, match=words), Refusing().failures(job, "Solver", ArithmeticError):
+        raise raised
