@@ -184,19 +184,19 @@ class Divided(ABC):
         Raises:
             CoraloptError: Too many sets.
         """
-        found: list[tuple[Ints, Ints]] = []
+        whole_sets: list[tuple[Ints, Ints]] = []
         parts: list[tuple[Ints, Ints]] = []
         sets = np.arange(len(self.who.need))[:, None]
         for _ in range(2, most + 1):
             sets = self._larger(sets)
             place, whole = self.whole(sets)
             # Sets that are served beside one phase more give nothing that the larger one does not.
-            if found:
-                alone = ~np.isin(self._code(found[-1][0]), self._inside(sets[whole]))
-                found[-1] = found[-1][0][alone], found[-1][1][alone]
-            found.append((sets[whole], place[whole]))
+            if whole_sets:
+                alone = ~np.isin(self._code(whole_sets[-1][0]), self._inside(sets[whole]))
+                whole_sets[-1] = whole_sets[-1][0][alone], whole_sets[-1][1][alone]
+            whole_sets.append((sets[whole], place[whole]))
             parts += [self.filled(sets[~whole], column) for column in range(sets.shape[1])]
-        return [item for item in (*found, *parts) if len(item[0])]
+        return [item for item in (*whole_sets, *parts) if len(item[0])]
 
     def _larger(self, sets: Ints) -> Ints:
         """All sets of one phase more, of other models, that can be served."""

@@ -97,13 +97,13 @@ def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -
             limits = [("ttft_ms", phase.prefill_ms)] if phase.phase != "decode" else []
             limits += [("tpot_ms", phase.decode_ms)] if phase.phase != "prefill" else []
             which = f".{limits[0][0]}" if len(limits) == 1 else ""
-            asked = " and ".join(f"{name} of {ms:g} ms" for name, ms in limits)
+            slos = " and ".join(f"{name} of {ms:g} ms" for name, ms in limits)
             room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
             stages = min(scenario.max_nodes, MOST_STAGES)
             mistakes.append(
                 Mistake(
                     place=f"models.{phase.model.name}.slo{which}",
-                    problem=f"no node configuration of the pool can meet {asked}{room}",
+                    problem=f"no node configuration of the pool can meet {slos}{room}",
                     hint=explain_infeasible(phase, scenario.configurations, scenario.throughput_source, stages),
                 )
             )
