@@ -7,22 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from coralopt.simulation.kernels import (
-    append,
-    compiled,
-    drop_event,
-    entry,
-    noise_factor,
-    pop,
-    prompt_work,
-    push_event,
-    put_first,
-    route_offset,
-    stage_ms,
-    touch_instance,
-    touch_node,
-)
-from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, enter, grow, leave, route, send_back
+from coralopt.simulation.compiled import compiled, entry
+from coralopt.simulation.coordinator import enter, route
+from coralopt.simulation.kernels import noise_factor, prompt_work, route_offset, stage_ms, touch_instance, touch_node
+from coralopt.simulation.queues import append, drop_event, pop, push_event, put_first
+from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, grow, leave, send_back
 from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, MIXED, NIL, PREFILL, SWAPPED, State
 from coralopt.simulation.turns import open_gate
 

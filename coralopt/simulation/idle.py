@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coralopt.simulation.kernels import (
-    Array,
-    compiled,
-    entry,
-    link_seconds,
-    path_bytes_s,
-    prompt_ms,
-    route_offset,
-    stage_ms,
-)
+from coralopt.simulation.compiled import Array, compiled, entry
+from coralopt.simulation.kernels import link_seconds, path_bytes_s, prompt_ms, route_offset, stage_ms
 from coralopt.simulation.state import DECODE, MIXED, NIL, State
 
 

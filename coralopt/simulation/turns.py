@@ -5,7 +5,9 @@ docs/concepts/simulator.md states every rule in words; tests hold this code equa
 
 from __future__ import annotations
 
-from coralopt.simulation.kernels import append, compiled, pop, push_event, put_shortest, touch_instance
+from coralopt.simulation.compiled import compiled
+from coralopt.simulation.kernels import touch_instance
+from coralopt.simulation.queues import append, pop, push_event, put_shortest
 from coralopt.simulation.state import NO_TURN, NOT_BLOCKED, SHORTEST_FIRST, SWAPPED, State
 
 

@@ -12,6 +12,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from source_tree import ROOT, circles, imports, modules
 
+from coralopt.planning.promise.oracle import SIMULATOR_MODULES
+from coralopt.simulation.compiled import COMPILED_TOGETHER
+
+SIMULATOR = "coralopt.simulation"
+
 #: Most parameters of a function, ``self`` and ``cls`` not counted.
 MOST_PARAMETERS = 8
 #: Functions that may have more, and why.
@@ -57,6 +62,25 @@ def test_floors_import_only_what_lies_below() -> None:
         if room(source) in floors and room(target) in floors and floors[room(target)] > floors[room(source)]
     ]
     assert not upward
+
+
+def reached(start: str) -> set[str]:
+    """A module and all in its own room that it imports, through others too."""
+    seen, ahead = set[str](), [start]
+    while ahead:
+        module = ahead.pop()
+        if module not in seen:
+            seen.add(module)
+            ahead += [target for target in imports()[module] if room(target) == room(start)]
+    return seen
+
+
+def test_kept_results_are_made_anew_when_the_simulator_changes() -> None:
+    """What kept machine code and kept verdicts depend on is listed by hand: a module that is left out leaves them stale."""
+    compiled = {name for name, targets in imports().items() if f"{SIMULATOR}.compiled" in targets}
+    listed = {f"{SIMULATOR}.{name}" for name in COMPILED_TOGETHER}
+    assert listed == set.union(*map(reached, compiled))
+    assert {f"{SIMULATOR}.{name}" for name in SIMULATOR_MODULES} == reached(f"{SIMULATOR}.groups")
 
 
 def test_only_plugins_import_solver_packages() -> None:

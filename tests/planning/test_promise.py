@@ -39,6 +39,7 @@ from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.certificate import Replications, Shares, certify
 from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.cover_search import CoverSearch
+from coralopt.planning.promise.design_search import DesignSearch
 from coralopt.planning.promise.instances import even_pipeline
 from coralopt.planning.promise.oracle import PhaseOracle, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
@@ -691,13 +692,13 @@ def test_models_get_a_design_before_time_is_over(
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(search, "FOR_GROUPS", 0.0)
     if late:
-        some = designs.Designs.some_of_each
+        some = DesignSearch.some_of_each
 
-        def last(self: designs.Designs) -> None:
+        def last(self: DesignSearch) -> None:
             some(self)
             raise OutOfTimeError
 
-        monkeypatch.setattr(designs.Designs, "some_of_each", last)
+        monkeypatch.setattr(DesignSearch, "some_of_each", last)
     hurried = CoralPlanner().plan(PlanRequest(small(), options={"time_limit": 3600})).plan
     assert hurried.unconfirmed == ()
     assert (hurried.certificate is None) == late

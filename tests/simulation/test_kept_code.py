@@ -13,11 +13,11 @@ from types import ModuleType
 import numba
 import pytest
 
-from coralopt.simulation import kernels
+from coralopt.simulation import compiled
 
 SOURCE = """
 from typing import NamedTuple
-from coralopt.simulation.kernels import entry
+from coralopt.simulation.compiled import entry
 
 class Pair(NamedTuple):
     first: float
@@ -79,7 +79,7 @@ def test_code_of_other_sources_is_not_run(
     assert module.total(module.Pair(1.0, 2.0)) == 3.0
     (code,) = tmp_path.glob("kept/**/*.nbc")
     older = code.read_bytes()
-    monkeypatch.setattr(kernels, "_DIGEST", "sources that changed")
+    monkeypatch.setattr(compiled, "_DIGEST", "sources that changed")
     module = load()
     assert module.total(module.Pair(1.0, 2.0)) == 3.0
     code.write_bytes(older)

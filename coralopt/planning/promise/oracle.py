@@ -29,7 +29,8 @@ from coralopt.types import Bools
 from coralopt.workload import Trace, poisson_for_scenario
 
 #: Modules of the simulator that replications run; the others report.
-SIMULATOR_MODULES = ("state", "config", "kernels", "scheduling", "events", "times", "layout", "fleet", "groups")
+SIMULATOR_MODULES: tuple[str, ...] = ("compiled", "state", "queues", "kernels", "turns", "scheduling", "coordinator")
+SIMULATOR_MODULES += ("events", "config", "times", "layout", "fleet", "groups")
 #: Digest of these and of routing: what was found out by other rules does not hold.
 RULES = hashlib.sha256(
     b"".join(

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.planning.promise.capacities import Place
+from coralopt.planning.promise.design_search import DesignSearch
 from coralopt.planning.promise.designs import Designs
 from coralopt.planning.promise.room import Room
 
@@ -66,8 +67,9 @@ def _cheapest_within(designs: Designs, room: Room, model: str) -> tuple[int, tup
         price[p] = np.where(room.fits_alone(p), price[p], np.inf)
     within = replace(designs, room=room, price=price, known=list(known), nearest={})
     try:
-        within.tighten(model)
-        within.search([model])
+        search = DesignSearch(within)
+        search.tighten(model)
+        search.search([model])
     finally:
         designs.known.extend(item for item in within.known if item not in known)
     best = within.best(model)

@@ -27,6 +27,7 @@ from coralopt.planning.promise.cheapest import CheapestPlans
 from coralopt.planning.promise.columns import least_price
 from coralopt.planning.promise.combinations import all_together
 from coralopt.planning.promise.cover_search import FREE_GPU, CoverSearch
+from coralopt.planning.promise.design_search import DesignSearch
 from coralopt.planning.promise.designs import Designs
 from coralopt.planning.promise.group_plan import GroupPlan, SingleTemplates
 from coralopt.planning.promise.in_room import least_in_room
@@ -159,11 +160,11 @@ class PromiseSearch:
         except OutOfTimeError:
             # Better some design of each model than cheaper groups, which may serve few requests together.
             self.workers.go_on(self._deadline - time.monotonic())
-            self.designs.some_of_each()
+            DesignSearch(self.designs).some_of_each()
             of_groups = self._of_groups()
         if self._deadline < math.inf:
             self.workers.go_on(self._deadline - time.monotonic())
-        self.designs.search()
+        DesignSearch(self.designs).search()
         find_of_one_gpu(self.designs)
         together = all_together(self.designs, self.price, self.regions)
         self.bound = max(self.bound, self.designs.least(self.cheapest.costs(held=False), together)[0])
