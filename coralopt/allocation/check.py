@@ -268,7 +268,7 @@ def _side_constraints(problem: AllocationProblem, items: list[_Item], rent: list
         beyond = above if item.measure in ("usd_h", "tokens_s") or item.is_rent else Fraction.__gt__
         if beyond(total, limit) if item.sense == "most" else beyond(limit, total):
             word = "at most" if item.sense == "most" else "at least"
-            text = f"{item.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for"
+            text = f"{item.name}: {float(total):,.12g} {unit}, {word} {float(limit):,.12g} asked for"
             violations.append(Violation("side constraint", item.name, text))
     return violations
 

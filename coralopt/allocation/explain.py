@@ -134,6 +134,7 @@ class Explanation:
         conflict: Names of the side constraints that conflict with demand and capacity; empty when these alone cannot be met.
         irreducible: Whether no one of ``conflict`` is there for nothing, proven.
         enough: Those of ``conflict`` without which, and with all other side constraints, everything can be met, proven.
+        broken: Where nothing is missing: what the nearest allocation breaks in exact figures, by less than any solver sees.
     """
 
     shortfalls: tuple[Shortfall, ...]
@@ -143,10 +144,12 @@ class Explanation:
     conflict: tuple[str, ...] = ()
     irreducible: bool = True
     enough: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.shortfalls and not self.missed:
-            return "the pool can meet every demand, if only within rounding"
+            broken = f": {'; '.join(self.broken)}" if self.broken else ""
+            return f"the pool can meet every demand, if only within rounding{broken}"
         items = [*self.shortfalls, *self.missed]
         lines = ["the pool cannot meet every demand:", *(f"  - {item}" for item in items)]
         if self.conflict:
@@ -234,8 +237,13 @@ def _explained(problem: AllocationProblem, backend: Backend, options: SolveOptio
     missed = _missed(small, planned)
     total = sum((item.missing_tokens_s / item.demand_tokens_s for item in shortfalls), 0.0)
     total += sum(item.missing / item.asked for item in missed)
-    conflict, irreducible, enough = _conflict(problem, lp_solver, backend, options, deadline)
-    return Explanation(tuple(shortfalls), total, min(least, total), missed, conflict, irreducible, enough)
+    # What is missing by less than the back ends' tolerances conflicts with nothing that they could tell.
+    seen = total > SHORTFALL
+    conflict, irreducible, enough = (
+        _conflict(problem, lp_solver, backend, options, deadline) if seen else ((), True, ())
+    )
+    broken = () if shortfalls or missed else small.check(planned).sentences[:3]
+    return Explanation(tuple(shortfalls), total, min(least, total), missed, conflict, irreducible, enough, broken)
 
 
 def _nearest(problem: AllocationProblem, columns: Columns, relaxation: Relaxation) -> Ints:

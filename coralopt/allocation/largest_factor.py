@@ -152,16 +152,18 @@ def largest_factor(
 
     best: Allocation | None = None
     factor = Fraction(-1)
+    broken: tuple[str, ...] = ()
     # Everything but demand.
     idle = replace(small, demand=np.zeros_like(small.demand), routes=())
 
     def keep(allocation: Allocation) -> bool:
         """Keep an allocation if it is the best one; whether it can be."""
-        nonlocal best, factor
-        able = idle.check(allocation).feasible
-        if able and (reached := _served_factor(small, allocation)) > factor:
+        nonlocal best, factor, broken
+        check = idle.check(allocation)
+        if check.feasible and (reached := _served_factor(small, allocation)) > factor:
             best, factor = allocation, reached
-        return able
+        broken = check.sentences[:3] or broken
+        return check.feasible
 
     def served_by(allocation: Allocation) -> float:
         """The share that an allocation serves, or -1 where it cannot be; the best one is kept."""
@@ -239,7 +241,8 @@ def largest_factor(
             raise _nothing(problem, backend, options)
         raise NoSolutionError(
             f"no share of every demand was found to be servable, nor proven that there is none (at most {bound:.4%}); "
-            "raise time_limit, or ease a limit",
+            + (f"the last one ruled out breaks {'; '.join(broken)}; " if broken else "")
+            + "raise time_limit, or ease a limit",
             None,
         )
     factor = min(factor, Fraction(1))

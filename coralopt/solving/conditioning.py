@@ -25,6 +25,10 @@ ORDINARY = (2.0**-10, 2.0**24)
 DROPPED = 1e-9
 #: Solvers read figures of this size as infinite.
 HUGE = 1e20
+#: Most decimal places of coefficients whose common divisor is looked for, and most steps that one of them may have.
+DECIMALS, MOST_STEPS = 9, 1e9
+#: Relative error up to which a coefficient is a decimal figure: that of a sum of a few.
+ROUNDED = 1e-12
 #: A dropped term that can move its row by at most this is within any solver's tolerances.
 HARMLESS = 1e-9
 
@@ -85,7 +89,8 @@ def conditioned(matrix: MilpMatrix) -> Conditioned:
     matrix = _whole(matrix)
     columns = np.repeat(np.arange(len(matrix.c)), np.diff(matrix.a.indptr))
     sizes = np.abs(matrix.a.data)
-    row_units = _units(matrix.a.indices, sizes, len(matrix.row_lower))
+    counted = _decides(matrix, columns)
+    row_units = _units(matrix.a.indices[counted], sizes[counted], len(matrix.row_lower))
     column_units = _units(columns, sizes * row_units[matrix.a.indices], len(matrix.c))
     column_units[matrix.integer] = 1.0
     products = matrix.extras.scaled(column_units, 1.0).quadratic
@@ -111,6 +116,14 @@ def conditioned(matrix: MilpMatrix) -> Conditioned:
     return Conditioned(scaled, row_units, column_units, objective)
 
 
+def _decides(matrix: MilpMatrix, columns: Ints) -> Bools:
+    """bool (k,): entries that decide the unit of their row: a continuous column of this row alone takes any unit."""
+    alone = (np.diff(matrix.a.indptr) == 1) & ~matrix.integer
+    counted: Bools = ~alone[columns]
+    others = np.bincount(matrix.a.indices[counted], minlength=len(matrix.row_lower)) > 0
+    return np.asarray(counted | ~others[matrix.a.indices])
+
+
 def _units(groups: Ints, sizes: Floats, count: int) -> Floats:
     """float64 (count,): powers of two that bring groups of sizes near 1; 1 for a group that is near enough."""
     largest, smallest = np.zeros(count), np.full(count, np.inf)
@@ -127,15 +140,12 @@ def _whole(matrix: MilpMatrix) -> MilpMatrix:
     whole = matrix.integer
     rows, columns = len(matrix.row_lower), np.repeat(np.arange(len(matrix.c)), np.diff(matrix.a.indptr))
     place, values = matrix.a.indices, matrix.a.data
-    # What every term of a row is a multiple of: the common divisor of whole coefficients, or the one that stands alone.
-    even = (values == np.rint(values)) & (np.abs(values) < 2.0**53)
-    divisors = np.zeros(rows, dtype=np.int64)
-    np.gcd.at(divisors, place, np.where(even, np.abs(values), 1).astype(np.int64))
-    steps = divisors.astype(np.float64)
+    stepping = np.ones(rows, dtype=np.bool_)
+    stepping[place[~whole[columns]]] = False
+    # What every term of a row is a multiple of: the common divisor of the coefficients, or the one that stands alone.
+    steps = _common_steps(place, values, stepping)
     alone = (np.bincount(place, minlength=rows) == 1)[place]
     steps[place[alone]] = np.abs(values[alone])
-    stepping = np.ones(rows, dtype=np.bool_)
-    stepping[place[~whole[columns] | (~alone & ~even)]] = False
     stepping &= steps > 0
     # Rows that cannot hold, and columns that can only be 0, are no contradiction here.
     stepping[[indicator.row for indicator in matrix.extras.indicators]] = False
@@ -144,6 +154,35 @@ def _whole(matrix: MilpMatrix) -> MilpMatrix:
     lower, upper = _inside(matrix.lower, matrix.upper, always, np.ones(len(matrix.c)))
     row_lower, row_upper = _inside(matrix.row_lower, matrix.row_upper, stepping, steps)
     return replace(matrix, lower=lower, upper=upper, row_lower=row_lower, row_upper=row_upper)
+
+
+def _common_steps(place: Ints, values: Floats, wanted: Bools) -> Floats:
+    """float64 (m,): the largest number that all coefficients of a row are whole multiples of, as decimal figures; 0 without.
+
+    Prices and their sums are decimal figures, rounding apart.
+    """
+    steps = np.zeros(len(wanted))
+
+    def decimal(rows: Bools, digits: int, most: float) -> tuple[Bools, Ints, Floats]:
+        """The rows whose coefficients have so many decimal places, their entries, and these in the last place."""
+        part = np.flatnonzero(rows[place])
+        scaled = np.abs(values[part]) * 10.0**digits
+        whole = np.rint(scaled)
+        fits = rows.copy()
+        fits[place[part[(np.abs(scaled - whole) > ROUNDED * whole) | (whole >= most)]]] = False
+        inside = fits[place[part]]
+        return fits, part[inside], whole[inside]
+
+    left, _, _ = decimal(wanted, DECIMALS, np.inf)
+    for digits in range(DECIMALS + 1):
+        fits, entries, whole = decimal(left, digits, MOST_STEPS if digits else 2.0**53)
+        divisors = np.zeros(len(wanted), dtype=np.int64)
+        np.gcd.at(divisors, place[entries], whole.astype(np.int64))
+        steps[fits] = divisors[fits] / 10.0**digits
+        left &= ~fits
+        if not left.any():
+            break
+    return steps
 
 
 def _inside(lower: Floats, upper: Floats, chosen: Bools, steps: Floats) -> tuple[Floats, Floats]:

@@ -24,6 +24,7 @@ from coralopt.allocation import (
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.reductions.clip import clipped
 from coralopt.allocation.search.options import SearchLimits
 from coralopt.errors import InfeasibleError, SolverError
 from coralopt.solving import SolveOptions, solve
@@ -109,6 +110,22 @@ def test_one_instance_gives_each_class_its_half() -> None:
     spare = time_shares(problem, [(0, 0, 1), (1, 0, 1)])[0]
     assert spare.served > 1
     assert sum(time for (t, _), time in spare.time.items() if t == 0) <= 1
+
+
+def test_a_model_beside_classes_may_need_little() -> None:
+    """A plain phase beside them is clipped, so that a back end sees a demand of 1e-8 of what an instance gives."""
+    pair, little = _pair(), np.array([7.0])
+    beside = replace(
+        pair,
+        usage=np.vstack([pair.usage, [[0, 1]]]).astype(np.int16),
+        throughput=np.append(pair.throughput, little),
+        phase=np.append(pair.phase, 2).astype(np.int32),
+        demand=np.append(pair.demand, 1e-8 * little),
+        phase_names=(*pair.phase_names, "b/mixed"),
+    )
+    assert clipped(beside).throughput.tolist() == [10.0, 1.0, 1e-8 * 7.0]
+    assert solve_allocation(beside).cost_usd_h == 2.5
+    assert solve(beside, "highs", "split", EXACT).objective == 2.5
 
 
 def test_what_falls_short_is_said_of_every_class_that_shares_the_time() -> None:

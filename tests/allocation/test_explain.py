@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from coralopt.allocation import AllocationProblem, explain, solve_allocation
+from coralopt.allocation import AllocationProblem, SideConstraint, explain, largest_factor, solve_allocation
 from coralopt.allocation.explain import Explanation, Shortfall
-from coralopt.errors import InfeasibleError
+from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.testing.allocation_strategies import (
     allocation_problems,
     least_shortfall_by_enumeration,
@@ -48,6 +48,55 @@ def pool(**changes: object) -> AllocationProblem:
         "configuration_names": ("1xL4", "1xH100"),
     }
     return AllocationProblem(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tokens_s", [1e-9, 1e-7, 1e-4, 1.0, 1e7])
+@pytest.mark.parametrize("budget", [0.0, 1e-9, 0.699, 0.6999999])
+def test_a_budget_just_below_the_price_of_a_node(tokens_s: float, budget: float) -> None:
+    """However small the demand: it cannot be met, the limit is named, no share can be served, all of it is unmet."""
+    problem = pool(
+        usage=np.array([[1, 0], [0, 1]]),
+        phase=np.array([0, 0]),
+        demand=np.array([tokens_s]),
+        availability=np.array([[10**6, 10**6]]),
+        price=np.array([[0.7, 1.8]]),
+        phase_names=("small/mixed",),
+        side_constraints=(SideConstraint("limits.max_usd_h", "most", "usd_h", budget),),
+    )
+    with pytest.raises(InfeasibleError) as caught:
+        solve_allocation(problem)
+    assert "limits.max_usd_h" in str(caught.value)
+    with pytest.raises(InfeasibleError, match=r"no common share .*(\n.*)*limits\.max_usd_h"):
+        largest_factor(problem)
+    unmet = solve_allocation(replace(problem, unmet_price=np.array([0.01])))
+    assert unmet.cost_usd_h == pytest.approx(0.01 * tokens_s, rel=1e-12)
+    # A node can be had; at 1e7 tokens/s that is little.
+    one = largest_factor(replace(problem, side_constraints=(SideConstraint("budget", "most", "usd_h", 0.7),)))
+    assert float(one.factor) == pytest.approx(min(1.0, 100.0 / tokens_s), rel=1e-6)
+
+
+def test_a_limit_that_only_tolerances_tell_apart_is_named() -> None:
+    """Prices without a common step: the back end takes 0.57 + 1e-8 for 0.57, which no one can afford."""
+    price = 1.712345678912345 / 3
+    limit = SideConstraint("limits.max_usd_h", "most", "usd_h", price * (1 - 1e-7))
+    problem = pool(demand=np.array([1.0, 0.0]), price=np.array([[price, 4.0]]), side_constraints=(limit,))
+    two = replace(problem, usage=np.array([[1, 0], [0, 1]]), phase=np.array([0, 0]))
+    with pytest.raises(
+        NoSolutionError, match=r"only one within its tolerances: limits\.max_usd_h: 0\.570781892971 USD/h"
+    ):
+        solve_allocation(two)
+    with pytest.raises(NoSolutionError, match=r"breaks limits\.max_usd_h"):
+        largest_factor(two)
+
+
+@pytest.mark.parametrize("share", [1e-8, 1e-6, 1e-3])
+def test_a_limit_that_leaves_room_is_not_blamed(share: float) -> None:
+    """Nodes are what lacks, be it by less than back ends see."""
+    ample = SideConstraint("limits.max_usd_h", "most", "usd_h", 1e4)
+    problem = pool(demand=np.array([300.0 * (1 + share), 0.0]), side_constraints=(ample,))
+    explanation = explain(problem)
+    assert explanation.shortfalls[0].binding == (("1xL4", "us-east-2"),)
+    assert explanation.conflict == ()
 
 
 def test_words_for_too_few_nodes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -89,10 +90,31 @@ def test_infeasibility_is_proven_by_a_vector() -> None:
     # Even numbers do not add up to 3, which is seen before any solver is asked.
     parity = solve_matrix(matrix([1, 1, 1], [([2, 2, 4], 3, 3), ([1, 1.5, 1], 0, 9)], (0, 5)))
     assert (parity.termination.reason, parity.proof) == (Reason.INFEASIBLE, Proof.FARKAS)
-    hidden = solve_matrix(matrix([1, 1], [([2.5, 2.5], 4, 4)], (0, 5)))
+    prices = solve_matrix(matrix([1, 1], [([0.7, 1.8], 0.6999999, 0.6999999)], (0, 5)))
+    assert (prices.termination.reason, prices.proof) == (Reason.INFEASIBLE, Proof.FARKAS)
+    hidden = solve_matrix(matrix([1, 1], [([1 / 3, 1 / 3], 0.5, 0.5)], (0, 5)))
     assert (hidden.termination.reason, hidden.proof) == (Reason.INFEASIBLE, Proof.SOLVER)
     # A false claim has no vector.
     assert solve_matrix(COVERING, Doomsayer()).proof is Proof.SOLVER
+
+
+@given(
+    st.lists(st.integers(1, 99_999), min_size=1, max_size=3), st.integers(0, 6), st.integers(0, 400_000), st.booleans()
+)
+def test_sides_of_decimal_rows_move_to_what_can_be_reached(
+    prices: list[int], digits: int, limit: int, whole: bool
+) -> None:
+    """A row of prices and its moved side admit the same counts, and a side on a sum of prices stays."""
+    row = np.array(prices) / 10.0**digits
+    side = limit * (1 if whole else np.pi / 3) / 10.0**digits
+    programme = matrix([1.0] * len(row), [(row.tolist(), -INFINITY, side)], (0, 5))
+    inside = conditioned(programme)
+    moved = inside.matrix.row_upper[0] / (1.0 if inside.rows is None else inside.rows[0])
+    counts = np.array(list(itertools.product(range(6), repeat=len(row))))
+    exact = counts @ np.array(prices)
+    assert ((exact <= side * 10.0**digits * (1 + 1e-12)) == (counts @ row <= moved * (1 + 1e-9))).all()
+    step = np.gcd.reduce(prices) / 10.0**digits
+    assert abs(moved / step - np.rint(moved / step)) <= 1e-9 * max(1.0, moved / step)
 
 
 def test_a_second_solver_confirms_or_contradicts() -> None:

@@ -79,6 +79,7 @@ class SearchContext:
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
         lagrangian_usd_h: Highest Lagrangian bound, USD/h.
         solutions: What the back end said each time.
+        missed: Where the back end's last allocation breaks the problem in exact figures, by less than its tolerances.
         interrupted: Whether Ctrl-C cut the search short.
     """
 
@@ -103,6 +104,7 @@ class SearchContext:
     relaxation_usd_h: float = math.nan
     lagrangian_usd_h: float = math.nan
     solutions: list[Solution[Allocation]] = field(default_factory=list)
+    missed: tuple[str, ...] = ()
     interrupted: bool = False
 
     def __post_init__(self) -> None:

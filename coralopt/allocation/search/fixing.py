@@ -108,8 +108,12 @@ def solve_part(
         solution: Solution[Allocation] = solve(part, search.backend, formulation, options, route=route)
         search.solutions.append(solution)
         answer = solution.answer
-        whole = None if answer is None else Allocation(templates[answer.template], answer.region, answer.count)
-        return solution, whole is None or search.offer(whole)
+        if answer is None:
+            return solution, True
+        whole = Allocation(templates[answer.template], answer.region, answer.count)
+        holds = search.offer(whole)
+        search.missed = () if holds else search.small.check(whole).sentences
+        return solution, holds
 
     solution, holds = solve_with(0.0)
     search.heed(solution.termination)

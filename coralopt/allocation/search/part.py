@@ -85,7 +85,7 @@ class Part(AllocationProblem):
         check = check_allocation(eased, answer)
         if self.unmet_price is None and not self.routes:
             return check
-        return replace(check, objective=check_allocation(self, answer).objective)
+        return replace(check, objective=check_allocation(self.raised(), answer).objective)
 
 
 def eased_limits(constraints: tuple[SideConstraint, ...], share: float) -> tuple[SideConstraint, ...]:

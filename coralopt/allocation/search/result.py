@@ -82,6 +82,12 @@ def finished(search: SearchContext, columns: int) -> AllocationResult:
     """
     if search.allocation is None:
         last = search.solutions[-1]
+        if search.missed:
+            raise NoSolutionError(
+                f"solver {search.backend.name!r} found no allocation that holds in exact figures, only one within its "
+                f"tolerances: {'; '.join(search.missed[:3])}; ease that, or lower the demand",
+                last,
+            )
         ease = ", ".join(item.name for item in open_constraints(search.problem)[:6])
         raise NoSolutionError(
             f"solver {search.backend.name!r} found no allocation within its limits "

@@ -64,8 +64,8 @@ class DueOption:
             return None
         word = "at most" if self.sense == "most" else "at least"
         return (
-            f"{self.place}: the plan has {float(self.planned):,.6g} {self.unit}, "
-            f"{word} {float(limit):,.6g} is asked for"
+            f"{self.place}: the plan has {float(self.planned):,.12g} {self.unit}, "
+            f"{word} {float(limit):,.12g} is asked for"
         )
 
 
