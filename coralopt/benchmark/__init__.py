@@ -14,7 +14,7 @@ from coralopt.benchmark.markdown import report_markdown
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.plots import draw_plots
 from coralopt.benchmark.problem_file import load_problem, problem_digest, save_problem
-from coralopt.benchmark.results import read_rows, write_rows
+from coralopt.benchmark.results import read_rows, read_whole_rows, write_rows
 from coralopt.benchmark.runner import BenchReport, run_bench
 from coralopt.benchmark.summary import summarise
 from coralopt.benchmark.tables import summary_csv, summary_latex
@@ -41,6 +41,7 @@ __all__ = [
     "problem_digest",
     "read_rows",
     "read_solu",
+    "read_whole_rows",
     "recheck",
     "report_markdown",
     "run_bench",

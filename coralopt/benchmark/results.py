@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.task import Settings
 from coralopt.errors import BenchmarkError
 from coralopt.replacing import replacing
@@ -21,6 +22,11 @@ from coralopt.replacing import replacing
 FORMAT = 1
 #: Fields that hold structures; in Parquet they are JSON text.
 _STRUCTURES = ("settings", "machine", "events", "answer", "steps")
+
+#: Fields of every row, by kind, and fields that are numbers or null.
+_TEXTS, _PARTS = ("key", "instance", "kind", "size", "arm", "solver", "outcome"), ("settings", "machine")
+_TIMES = tuple(f"{step}seconds" for step in ("", "cpu_", "build_", "handover_", "solve_", "check_", "other_"))
+_FIGURES = ("objective", "bound", "gap", "nodes", "iterations", "load_before", "load_after", "memory_mib")
 
 #: One run, as in JSON. Any: which fields a row has, and of what type, depends on how the run ended.
 Row = dict[str, Any]
@@ -43,6 +49,42 @@ def read_rows(path: Path) -> list[Row]:
                 f"{path}: row {number} is no benchmark row of format {FORMAT}; give a file that `coralopt bench` wrote"
             )
     return list({row["key"]: row for row in rows}.values())
+
+
+def read_whole_rows(path: Path) -> list[Row]:
+    """The same where every row has the fields that figures are made from.
+
+    Raises:
+        BenchmarkError: Also where a field is missing or of another kind.
+    """
+    rows = read_rows(path)
+    for number, row in enumerate(rows, 1):
+        wrong = next(_strange(row), "")
+        if wrong:
+            raise BenchmarkError(f"{path}: run {number}: {wrong}; the file was changed since `coralopt bench` wrote it")
+    return rows
+
+
+def _strange(row: Row) -> Iterator[str]:
+    """What no run writes in the fields that every row has, and in its figures."""
+    for names, kind, what in (
+        (_TEXTS, str, "text"),
+        (("seed", "jobs"), int, "a whole number"),
+        (_PARTS, dict, "an object"),
+    ):
+        for name in names:
+            if not isinstance(row.get(name), kind) or isinstance(row[name], bool):
+                yield f"{name} is {row.get(name)!r}, and must be {what}"
+    outcomes = [outcome.value for outcome in Outcome]
+    if row.get("outcome") not in outcomes:
+        yield f"outcome is {row.get('outcome')!r}, and must be one of {', '.join(outcomes)}"
+    if not isinstance(row["settings"].get("time_limit"), int | float):
+        yield "settings.time_limit must be a number"
+    for name, value in row.items():
+        if (name.endswith("seconds") or name in _FIGURES) and not isinstance(value, int | float | None):
+            yield f"{name} is {value!r}, and must be a number"
+    if row["outcome"] in outcomes and Outcome(row["outcome"]).was_run:
+        yield from (f"{name} is missing" for name in _TIMES if name not in row)
 
 
 def write_rows(rows: Iterable[Row], path: Path) -> None:
@@ -131,6 +173,8 @@ def _read_lines(path: Path) -> list[Row]:
             continue
         try:
             rows.append(json.loads(line))
+        except RecursionError as error:
+            raise BenchmarkError(f"{path}: line {number} is nested too deeply; is this a results file?") from error
         except json.JSONDecodeError as error:
             if number == len(lines) and line.startswith(_HEAD[: len(line)]):
                 continue  # torn: the bench was killed while it wrote

@@ -13,8 +13,9 @@ import io
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from functools import cache
 from itertools import dropwhile
 from pathlib import Path
@@ -194,6 +195,7 @@ def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
             )
         rows.append(row)
     columns = {field: next((names[n] for n in choices if n in names), None) for field, choices in _OWN.items()}
+    _refuse_header(path, [name.strip().lower() for name in reader.fieldnames or ()], columns)
     named = bool(columns["gpu"] or columns["gpus"])
     needed = ("region", "instance_type", *(("gpu", "gpus") if named else ()), "on_demand_usd_h")
     missing = ["usd_h" if field == "on_demand_usd_h" else field for field in needed if not columns[field]]
@@ -216,7 +218,7 @@ def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
         try:
             # A spot price of 0 is how SkyPilot's catalogs say that there is none.
             prices = [_amount(cell(row, "on_demand_usd_h")), _amount(cell(row, "spot_usd_h")) or None]
-            return int(_amount(cell(row, "gpus")) or 0), prices, _quota(cell(row, "quota"))
+            return _gpu_count(cell(row, "gpus")), prices, _quota(cell(row, "quota"))
         except ValueError as error:
             raise CoraloptError(f"{path}: line {number}: {error}") from error
 
@@ -272,6 +274,31 @@ def _amount(text: str) -> float | None:
         if 0 <= (value := float(text)) < float("inf"):
             return value
     raise ValueError(f"{text} is neither a price nor a count; give a plain number from 0 on, like 1030.5")
+
+
+def _gpu_count(text: str) -> int:
+    """GPUs of a node; 0 for a part of one, as SkyPilot's catalogs have them."""
+    count = _amount(text) or 0.0
+    if count > 1 and count != int(count):
+        raise ValueError(f"{text} is no number of GPUs; give a whole one")
+    return int(count)
+
+
+def _refuse_header(path: Path, names: Sequence[str], columns: Mapping[str, str | None]) -> None:
+    """Refuse columns that are there twice, or are misspelt names of columns that a file may leave out.
+
+    Raises:
+        CoraloptError: Names the column.
+    """
+    twice = [name for name, count in Counter(names).items() if count > 1 and name]
+    if twice:
+        raise CoraloptError(f"{path}: line 1: the column {twice[0]!r} is there twice; leave one of them")
+    missing = [choice for field in ("spot_usd_h", "quota") if not columns[field] for choice in _OWN[field]]
+    known = {choice for choices in _OWN.values() for choice in choices}
+    for name in names:
+        close = get_close_matches(name, missing, 1, 0.8)
+        if close and name not in known:
+            raise CoraloptError(f"{path}: line 1: unknown column {name!r} (did you mean {close[0]!r}?)")
 
 
 def _quota(text: str) -> int | None:

@@ -201,7 +201,7 @@ def report(
 
     if clock not in ("wall", "cpu"):
         raise BenchmarkError(f"--clock is {clock!r}; choose wall or cpu")
-    rows = benchmark.read_rows(results)
+    rows = benchmark.read_whole_rows(results)
     if not rows:
         raise BenchmarkError(f"{results} has no rows yet")
     known = benchmark.read_solu(solu) if solu else {}

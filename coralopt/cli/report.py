@@ -79,6 +79,6 @@ def _page(files: list[Path]) -> Page:
         )
     if is_sweep(tables[0]):
         return sweep_page(Sweep.load(tables[0]))
-    from coralopt.benchmark import read_rows, summarise
+    from coralopt.benchmark import read_whole_rows, summarise
 
-    return bench_page(summarise(read_rows(tables[0])))
+    return bench_page(summarise(read_whole_rows(tables[0])))

@@ -12,6 +12,7 @@ import numpy as np
 
 from coralopt import catalog
 from coralopt.catalog.types import unsupported
+from coralopt.errors import PlanError
 from coralopt.plan.document import Plan
 from coralopt.plan.flows import flows_of
 from coralopt.plan.parts import PlannedInstance, PlannedNodeClass
@@ -145,6 +146,7 @@ def bill_of(plan: Plan, one_gpu: OneGpuRent | None = None) -> Bill:
 
     Raises:
         ScenarioError: The plan's scenario is not one of this version.
+        PlanError: An instance has nodes that the plan does not rent.
     """
     scenario = plan.resolved
     lines = _lines(plan, scenario)
@@ -213,18 +215,30 @@ def _lines(plan: Plan, scenario: ResolvedScenario) -> tuple[BillLine, ...]:
     return tuple(sorted(lines, key=lambda line: -line.usd_h))
 
 
-def _models(plan: Plan, lines: tuple[BillLine, ...]) -> Iterator[ModelBill]:
-    """Rent by model: nodes of several supply classes cost their mean."""
+def rents(plan: Plan) -> tuple[float, ...]:
+    """Rent of one of each of the plan's instances, USD/h: nodes of several supply classes cost their mean.
+
+    Raises:
+        PlanError: An instance has nodes that the plan does not rent.
+    """
+    return _rents(plan, _lines(plan, plan.resolved))
+
+
+def _rents(plan: Plan, lines: tuple[BillLine, ...]) -> tuple[float, ...]:
     paid: dict[tuple[str, str], float] = defaultdict(float)
     nodes: Counter[tuple[str, str]] = Counter()
     for line in lines:
         paid[line.region, line.configuration] += line.usd_h
         nodes[line.region, line.configuration] += line.nodes
+    return tuple(_rent(item, paid, nodes) for item in plan.instances)
+
+
+def _models(plan: Plan, lines: tuple[BillLine, ...]) -> Iterator[ModelBill]:
     rent: dict[tuple[str, str], float] = defaultdict(float)
-    for item in plan.instances:
+    for item, usd_h in zip(plan.instances, _rents(plan, lines), strict=True):
         for key, (_, time_share) in item.serves().items():
             model, phase = key.rsplit("/", 1)
-            rent[model, phase] += item.count * _rent(item, paid, nodes) * time_share
+            rent[model, phase] += item.count * usd_h * time_share
     tokens_s: dict[tuple[str, str], float] = {
         (d.model, d.phase): max(0.0, d.demand_tokens_s - d.unmet_tokens_s) for d in plan.demands
     }
@@ -242,7 +256,13 @@ def _models(plan: Plan, lines: tuple[BillLine, ...]) -> Iterator[ModelBill]:
 
 
 def _rent(instance: PlannedInstance, paid: dict[tuple[str, str], float], nodes: Counter[tuple[str, str]]) -> float:
-    places = ((instance.region, name, count) for name, count in instance.nodes().items())
+    places = [(instance.region, name, count) for name, count in instance.nodes().items()]
+    for region, name, count in places:
+        if count and not nodes[region, name]:
+            raise PlanError(
+                f"{instance.name} has nodes {name} in {region}, which the plan's node classes do not have: the plan was "
+                "edited; `coralopt verify` lists what does not hold"
+            )
     whole = sum(count * paid[region, name] / nodes[region, name] for region, name, count in places)
     return whole if instance.shared is None else whole * float(instance.shared.part)
 

@@ -29,7 +29,7 @@ from coralopt.plan.parts import (
 )
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 from coralopt.scenario.file.fields import Name
-from coralopt.solving.status import relative_gap
+from coralopt.solving.status import gap_met, relative_gap
 
 #: Bumped whenever a field changes its meaning.
 VERSION: Literal[1] = 1
@@ -125,7 +125,7 @@ class Plan(PlanPart, Tabular):
     def with_certificate(self, certificate: Certificate) -> Plan:
         """The plan with this certificate; what it confirms is not open any more."""
         unconfirmed = () if certificate.holds else self.unconfirmed
-        optimal = self.gap <= self.requested_gap and not unconfirmed
+        optimal = gap_met(self.gap, self.requested_gap) and not unconfirmed
         status = "optimal" if optimal else "feasible"
         return self.model_copy(update={"certificate": certificate, "unconfirmed": unconfirmed, "status": status})
 

@@ -38,6 +38,7 @@ from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend, SolveOptions
+from coralopt.solving.status import gap_met
 from coralopt.templates import (
     Patterns,
     TemplateLibrary,
@@ -368,7 +369,7 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
 def _wider(plan: Plan, bound_usd_h: float) -> list[str]:
     """What a re-derived bound says of a plan that calls itself optimal."""
     gap = (plan.cost_usd_h - bound_usd_h) / max(plan.cost_usd_h, 1e-9)
-    if plan.status == "optimal" and gap > plan.requested_gap * (1 + 1e-6) + 1e-9:
+    if plan.status == "optimal" and not gap_met(gap, plan.requested_gap * (1 + 1e-6) + 1e-9):
         return [f"the re-derived bound leaves a gap of {gap:.3e}, {plan.requested_gap:.3e} is claimed"]
     return []
 

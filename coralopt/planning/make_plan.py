@@ -22,6 +22,7 @@ from coralopt.planning.shared_nodes import shared_instances
 from coralopt.planning.stages import StageTables, instance_name, planned_stages
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend
+from coralopt.solving.status import gap_met
 from coralopt.solving.tolerance import TOLERANCE
 from coralopt.templates import Patterns, TemplateLibrary, with_spare_batches
 from coralopt.throughput import ThroughputTables
@@ -223,7 +224,7 @@ def make_plan(
         solver=get_backend(solver).name,
         solver_version=backend_version(solver),
         formulation=result.formulation,
-        status="optimal" if gap <= requested_gap else "feasible",
+        status="optimal" if gap_met(gap, requested_gap) else "feasible",
         cost_usd_h=result.cost_usd_h,
         provisioning_usd_h=provisioning,
         initialization_usd_h=initialization,

@@ -7,8 +7,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from coralopt.catalog import find_model, node_configurations
 from coralopt.replacing import cache_folder
+from coralopt.scenario.explain import explain
+from coralopt.scenario.file.serving import MeasuredNode
 from coralopt.scenario.mistakes import MistakeList
 
 FORMAT, VERSION = "coralopt-measured", 1
@@ -47,11 +51,20 @@ def _include_named(throughput: object, file: Path) -> None:
             continue
         path = file.parent / entry
         try:
-            included += read_measurements(path)
+            nodes = read_measurements(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             place = ("throughput", "measured", position)
             mistakes.add(place, f"{path}: {reason}", "give the path of a file that `coralopt profile` wrote")
+            continue
+        for number, node in enumerate(nodes):
+            try:
+                MeasuredNode.model_validate(node)
+            except ValidationError as error:
+                within = MistakeList(f"{path}: nodes[{number}]")
+                explain(error, node, within, MeasuredNode)
+                within.raise_any()
+        included += nodes
     mistakes.raise_any()
     throughput["measured"] = included
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coralopt.catalog.mig import sliced
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
+from coralopt.plan.bill import rents
 from coralopt.plan.document import Plan
 from coralopt.plan.parts import PlannedInstance, PlannedNode
 from coralopt.scenario.facts.phases import ModelPhase
@@ -153,9 +154,11 @@ def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: Ti
     """
     scenario = plan.resolved
     draughtsman = Draughtsman(scenario, tables, config, source)
-    return Layout(
-        plan, scenario, draughtsman.serving, tuple((draughtsman.draw(item), item.count) for item in plan.instances)
-    )
+    drawn = [draughtsman.draw(item) for item in plan.instances]
+    if plan.node_classes:
+        drawn = [replace(item, price_usd_h=rent) for item, rent in zip(drawn, rents(plan), strict=True)]
+    counts = (item.count for item in plan.instances)
+    return Layout(plan, scenario, draughtsman.serving, tuple(zip(drawn, counts, strict=True)))
 
 
 def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsman) -> Blueprint:

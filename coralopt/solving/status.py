@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from coralopt.solving.tolerance import TOLERANCE
+
 
 class Reason(Enum):
     """Why the solver stopped."""
@@ -73,6 +75,11 @@ def relative_gap(objective: float, bound: float) -> float:
 BOUND_TOLERANCE = 1e-6
 #: Relative gap by which an exact re-evaluation may miss what the solver proved within its own tolerances.
 PROOF_ROUNDING = 1e-7
+
+
+def gap_met(gap: float, requested: float) -> bool:
+    """Whether a proven relative gap is the one asked for, apart from the hair by which bounds stay below what is proven."""
+    return gap <= requested + 2 * TOLERANCE
 
 
 def gap_reached(objective: float, bound: float, rel_gap: float, abs_gap: float) -> bool:

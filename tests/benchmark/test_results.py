@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coralopt.benchmark import Settings, read_rows, write_rows
+from coralopt.benchmark import Settings, read_rows, read_whole_rows, write_rows
 from coralopt.benchmark.results import ResultsFile
 from coralopt.errors import BenchmarkError
 
@@ -28,6 +29,34 @@ def test_rows_survive_and_the_last_one_counts(tmp_path: Path) -> None:
         assert set(results.rows) == {"a", "b"}
         results.append(row("a"))
     assert {item["key"]: item["outcome"] for item in read_rows(path)} == {"a": "optimal", "b": "optimal"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": "x"}, "seed is 'x', and must be a whole number"),
+        ({"outcome": "good"}, "outcome is 'good', and must be one of optimal"),
+        ({"settings": True}, "settings is True, and must be an object"),
+        ({"settings": {}}, "settings.time_limit must be a number"),
+        ({"solve_seconds": {}}, "solve_seconds is {}, and must be a number"),
+        ({"check_seconds": None, "objective": []}, r"objective is \[\], and must be a number"),
+    ],
+)
+def test_edited_rows_are_refused_by_what_makes_figures(change: dict[str, object], message: str, tmp_path: Path) -> None:
+    """A report of rows that no bench wrote is no report."""
+    whole = dict.fromkeys(("key", "instance", "kind", "size", "arm", "solver"), "x")
+    times = {f"{step}seconds": 1.0 for step in ("", "cpu_", "build_", "handover_", "solve_", "check_", "other_")}
+    row = {"format": 1, **whole, **times, "outcome": "optimal", "seed": 0, "jobs": 1, "machine": {}}
+    row["settings"] = {"time_limit": 1.0}
+    path = tmp_path / "b.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    assert read_whole_rows(path) == [row]
+    path.write_text(json.dumps({**row, **change}) + "\n")
+    with pytest.raises(BenchmarkError, match=message):
+        read_whole_rows(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(BenchmarkError, match="line 1 is nested too deeply"):
+        read_whole_rows(path)
 
 
 def test_a_torn_line_is_a_run_not_done(tmp_path: Path) -> None:

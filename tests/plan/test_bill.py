@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 
 from coralopt import Plan, plan_scenario
-from coralopt.errors import InfeasibleError
-from coralopt.plan.bill import HOURS_A_MONTH, OneGpuRent, bill_of
+from coralopt.errors import InfeasibleError, PlanError
+from coralopt.plan.bill import HOURS_A_MONTH, OneGpuRent, bill_of, rents
 from coralopt.planning import PlanRequest, cheapest_of_one_gpu, get_planner
 from coralopt.report.bill import bill_csv, bill_table
 from coralopt.report.tables import MOST_SHOWN, demand_table, instance_table
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
+from coralopt.simulation import simulate
+from coralopt.workload import poisson_for_scenario
 
 RunCli = Callable[..., Any]
 
@@ -59,6 +61,16 @@ def test_supply_classes_transfers_and_stand_ins_are_told(tiny_scenario: Resolved
     assert sum(model.usd_h for model in bill.models) == pytest.approx(bill.usd_h)
     assert {line.supply: line.usd_h_each for line in bill.lines if line.gpu == "L4"} == {"reserved": 0.0, "spot": 0.3}
     assert "class" in [column.header for column in bill_table(bill).columns]
+    # A simulation of the plan pays the same rent.
+    rent = sum(item.count * usd_h for item, usd_h in zip(plan.instances, rents(plan), strict=True))
+    assert rent == pytest.approx(plan.provisioning_usd_h)
+    result = simulate(plan, poisson_for_scenario(plan.resolved, duration_s=5.0))
+    assert result.cost_usd_h == pytest.approx(plan.provisioning_usd_h)
+    # An edited plan is refused in words.
+    edited = json.loads(plan.to_json())
+    edited["instances"][0]["region"] = "mars"
+    with pytest.raises(PlanError, match="in mars, which the plan's node classes do not have"):
+        bill_of(Plan.model_validate(edited))
     if any(line.configuration == "2xL40S" for line in bill.lines):
         assert any("2xL40S in us-east-2 (pro-rata share of g6e.12xlarge)" in note for note in bill.notes)
 

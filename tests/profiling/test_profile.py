@@ -247,7 +247,7 @@ def test_mistakes_in_scenarios(tmp_path: Path) -> None:
     document["nodes"][0]["decode"]["tokens"].reverse()
     document["nodes"][0]["prefill"]["layer_ms"].pop()
     (tmp_path / "l40s.json").write_text(json.dumps(document))
-    with pytest.raises(ScenarioError, match=r"(?s)'tokens' must rise.*|must have 2 rows"):
+    with pytest.raises(ScenarioError, match=r"(?s)l40s\.json: nodes\[0\].*('tokens' must rise|must have 2 rows)"):
         load_scenario(_scenario(tmp_path, "auto"))
     data = yaml.safe_load(_scenario(tmp_path, "measured").read_text())
     del data["throughput"]["measured"]

@@ -324,6 +324,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     (("gpus", "Mine", "memory_gib"), 0, "gpus.Mine.memory_gib", "above 0", "GiB"),
     # running instances
     ((*RUN, "model"), "phi4-14", "running[0].model", "unknown model", "'phi4-14b'"),
+    ((*MODEL, "variants"), {"a": {"quality": 1.0}}, "running[0].model", "served in parts", "phi4-14b.a"),
     ((*RUN, "phase"), "mixed", "running[0].phase", "no phase 'mixed' in mode 'disaggregated'", "prefill, decode"),
     ((*RUN, "region"), "us-east-3", "running[0].region", "unknown region", "'us-east-2'"),
     ((*RUN, "nodes"), {"1xL5": 1}, "running[0].nodes.1xL5", "unknown node configuration", "known GPUs"),

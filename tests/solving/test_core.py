@@ -42,6 +42,7 @@ from coralopt.solving import (
     solver_listing,
     solvers_with,
 )
+from coralopt.solving.status import gap_met
 
 INF = math.inf
 
@@ -428,3 +429,12 @@ def test_importing_the_package_loads_no_solver():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+def test_a_gap_is_the_one_asked_for_apart_from_rounding() -> None:
+    """A bound stays a billionth below what is proven; a gap of 0 is asked for all the same."""
+    assert gap_met(0.0, 0.0)
+    assert gap_met(1.0000001e-9, 0.0)
+    assert gap_met(0.001 + 1e-12, 0.001)
+    assert not gap_met(1e-8, 0.0)
+    assert not gap_met(0.0010001, 0.001)

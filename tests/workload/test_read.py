@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import WorkloadError
-from coralopt.workload import Trace, read_trace, read_trace_file, write_trace
+from coralopt.workload import Trace, describe, read_trace, read_trace_file, write_trace
 
 # First rows of the published files, letter for letter.
 AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -113,6 +113,25 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
         "line 8: arrival must be at least 0 s, not '-1'",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.csv", "arrival_s,input_tokens,output_tokens\n0,1,1\n1e25,1,1\n", "until 1e\\+25 s, more than 1e\\+09 s"),
+        ("b.csv", "Timestamp,Model,Request tokens,Response tokens\n5,m,1,1\n99999999999999,m,1,1\n", "until 1e\\+14 s"),
+        ("m.jsonl", '{"timestamp": 0, "input_length": 1, "output_length": 1}\n'
+         f'{{"timestamp": 1{"0" * 400}, "input_length": 1, "output_length": 1}}\n', "line 2: arrival must be finite"),
+    ],
+)  # fmt: skip
+def test_times_too_late_to_count_windows_up_to(name: str, text: str, message: str, tmp_path: Path) -> None:
+    """A wrong unit, or a typing error: windows of a second up to there would fill any memory."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(WorkloadError, match=message):
+        read_trace(tmp_path / name)
+    with pytest.raises(WorkloadError, match="must be at most 1e\\+09 s"):
+        Trace([0.0, 2e9], [1, 1], [1, 1])  # type: ignore[arg-type]
+    assert describe(Trace([0.0, 9e8], [1, 1], [1, 1])).count_cv.keys() == {60.0}  # type: ignore[arg-type]
 
 
 def test_many_mistakes_are_cut(tmp_path: Path) -> None:

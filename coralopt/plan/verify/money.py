@@ -14,6 +14,7 @@ from coralopt.plan.verify.rent import rent
 from coralopt.plan.verify.routes import egress_usd_h
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving.problem import Violation
+from coralopt.solving.status import gap_met
 from coralopt.solving.tolerance import TOLERANCE
 
 #: Difference up to which two shares that lie near 0 count as equal.
@@ -118,7 +119,7 @@ def _proof(inspected: Inspected) -> Iterator[Violation]:
     if not abs(gap - plan.gap) <= SHARE:
         parts = "cost, lower bound and served share give" if plan.on_infeasible == "scale" else "cost and bound give"
         yield off("gap", f"gap is {plan.gap!r}, {parts} {gap!r}")
-    if (plan.status == "optimal") != (plan.gap <= plan.requested_gap and not plan.unconfirmed):
+    if (plan.status == "optimal") != (gap_met(plan.gap, plan.requested_gap) and not plan.unconfirmed):
         text = f"status is {plan.status!r} with a gap of {plan.gap:.2e} against {plan.requested_gap:.2e} asked for"
         text += f" and {len(plan.unconfirmed)} unconfirmed models"
         yield off("status", text)

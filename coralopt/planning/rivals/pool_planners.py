@@ -22,6 +22,7 @@ from coralopt.planning.stages import instance_name, planned_stages
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import relative_gap
+from coralopt.solving.status import gap_met
 from coralopt.templates import library_digest
 from coralopt.throughput import ThroughputTables
 
@@ -176,7 +177,7 @@ def _plan(
             "solver": "none",
             "solver_version": __version__,
             "formulation": "hexgen",
-            "status": "optimal" if gap <= rented.requested_gap else "feasible",
+            "status": "optimal" if gap_met(gap, rented.requested_gap) else "feasible",
             "cost_usd_h": cost,
             "provisioning_usd_h": provisioning,
             "initialization_usd_h": initialization,

@@ -57,6 +57,9 @@ def read_simulated(document: Mapping[str, object], source: str) -> SimulatedRequ
             for row in rows
         )
         latencies: Sequence[Mapping[str, Sequence[float | None]]] = document.get("latencies") or ()  # type: ignore[assignment]
+        for curve in (curves[name] for curves in latencies for name in ("ms", "idle_ms")):
+            if len(curve) != len(LATENCY_SHARES) or not all(isinstance(ms, int | float | None) for ms in curve):
+                raise ValueError("a latency curve has a number a share")
         facts = {name: float(document[name]) for name in ("window_s", "requests", "attainment", "cost_usd_h")}  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CoraloptError(

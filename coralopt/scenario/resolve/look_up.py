@@ -205,12 +205,16 @@ def _running(
 ) -> tuple[RunningInstances, ...]:
     running: list[RunningInstances] = []
     # A model may be keyed by its checkpoint's name; both names work here.
-    names = {}
+    names: dict[str, str] = {}
+    #: Those whose instances have names of their own -> these.
+    divided: dict[str, list[str]] = {}
     for key, entry in document.models.items():
         model = catalog.find_model(key) if entry.model is None else None
         names[key] = model.name if model else key
-        parts = (*entry.variants, *entry.demand.classes)
-        names |= {f"{names[key]}.{part}": f"{names[key]}.{part}" for part in parts}
+        parts = [f"{names[key]}.{part}" for part in (*entry.variants, *entry.demand.classes)]
+        if parts:
+            divided |= dict.fromkeys((key, names[key]), parts)
+        names |= {part: part for part in parts}
     modes = {word: mode_of(document, key) for key, name in names.items() for word in (key, name)}
     names |= {name: name for name in names.values()}
     known = tuple(dict.fromkeys((*names, *keys_of(raw.get("models")))))
@@ -223,6 +227,9 @@ def _running(
             mistakes.add(
                 (*place, "model"), f"unknown model '{instances.model}'", suggest(instances.model, document.models)
             )
+        if instances.model in divided:
+            problem = f"'{instances.model}' is served in parts, each by instances of its own"
+            mistakes.add((*place, "model"), problem, f"choose from {', '.join(divided[instances.model])}")
         mode = modes.get(instances.model, document.mode)
         if instances.phase not in PHASES_OF[mode]:
             hint = f"choose from {', '.join(PHASES_OF[mode])}"

@@ -48,7 +48,7 @@ from coralopt.workload.files.tables import (
     refuse,
     shown,
 )
-from coralopt.workload.traces.trace import UNNAMED, Trace
+from coralopt.workload.traces.trace import MOST_S, UNNAMED, Trace
 
 FORMATS = ("azure", "burstgpt", "mooncake", "usage", "columns", "plain")
 PLAIN_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
@@ -327,6 +327,11 @@ def _gather(path: Path, name: str, rows: Iterator[_Row], sort: bool, progress: P
     arrivals = np.array(times)
     if name != "plain":
         arrivals -= arrivals.min()
+    if arrivals.max() > MOST_S:
+        raise WorkloadError(
+            f"{path}: requests arrive until {arrivals.max():g} s, more than {MOST_S:g} s (30 years); look for a wrong time, "
+            "or one in another unit"
+        )
     trace = Trace.in_order(arrivals, np.asarray(inputs), np.asarray(outputs), np.asarray(model), tuple(models))
     return TraceFile(trace, name, failed, out_of_order)
 
@@ -362,6 +367,8 @@ def _seconds(value: object) -> float:
         seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValueError("must be seconds") from None
+    except OverflowError:
+        raise ValueError("must be finite seconds") from None
     if not math.isfinite(seconds):
         raise ValueError("must be finite seconds")
     return seconds

@@ -17,6 +17,8 @@ WINDOWS_S = (1.0, 10.0, 60.0)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 #: A window length is reported when the trace holds at least this many of them.
 _FEWEST_WINDOWS = 10
+#: Most windows of a length that are counted: a second each for eight months.
+_MOST_WINDOWS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def describe(trace: Trace) -> TraceStatistics:
         raise WorkloadError("an empty trace has no statistics")
     times = trace.arrival_s - trace.arrival_s[0]
     span = float(times[-1])
-    windows = [w for w in WINDOWS_S if span >= _FEWEST_WINDOWS * w]
+    windows = [w for w in WINDOWS_S if _FEWEST_WINDOWS * w <= span <= _MOST_WINDOWS * w]
     counts = {w: per_window(times, w) for w in windows}
     tokens = {w: per_window(times, w, trace.input_tokens) for w in windows}
     return TraceStatistics(

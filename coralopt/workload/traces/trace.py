@@ -15,6 +15,9 @@ from coralopt.types import Bools, Floats, Ints
 #: Name of the one model of a trace that names none.
 UNNAMED = ""
 
+#: Latest arrival, s: what counts windows from 0 on would not end beyond it.
+MOST_S = 1e9
+
 #: Most values of one array that a message quotes.
 _QUOTED = 3
 
@@ -39,7 +42,8 @@ class Trace:
     An empty trace is allowed: an epoch may hold no request.
 
     Raises:
-        WorkloadError: Arrays of unequal length, values that are no numbers, negative or falling times, lengths below 1
+        WorkloadError: Arrays of unequal length, values that are no numbers, negative, falling or
+            too late times, lengths below 1
             or not whole, model positions outside ``models``, or a name that appears twice.
     """
 
@@ -69,6 +73,10 @@ class Trace:
             raise WorkloadError(f"trace: arrival_s must be finite: {_examples(arrival_s, ~np.isfinite(arrival_s))}")
         if count and arrival_s.min() < 0:
             raise WorkloadError(f"trace: arrival_s must be at least 0 s: {_examples(arrival_s, arrival_s < 0)}")
+        if count and arrival_s.max() > MOST_S:
+            raise WorkloadError(
+                f"trace: arrival_s must be at most {MOST_S:g} s: {_examples(arrival_s, arrival_s > MOST_S)}"
+            )
         falls = np.flatnonzero(np.diff(arrival_s) < 0)
         if len(falls):
             row = int(falls[0]) + 1
