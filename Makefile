@@ -1,8 +1,8 @@
 # `make plan` and `make test` are all a fresh machine with Python 3.11+ and make needs.
 PYTHON ?= python3
 VENV ?= .venv
-# Processes that run the tests: one more than there are cores, since many tests wait for servers.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# Processes that run the tests: two more than there are cores, since many tests wait for servers.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
 # The tests start hundreds of processes; without kept bytecode each would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin

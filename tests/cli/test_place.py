@@ -15,7 +15,7 @@ RunCli = Callable[..., Any]
 POOL = """
 layers: 4
 nodes:
-  a: {count: 2, tokens_s: [90, 45], cache_tokens: [4000, 2000], prompt_ms: {512: 5}, decode_ms: {1: 2, 8: 3}}
+  a: {count: 2, tokens_s: [90, 45], cache_tokens: [4000, 2000], prompt_ms: {512: 50}, decode_ms: {1: 20, 8: 30}}
 serving:
   requests: [{input_tokens: 20, output_tokens: 10}]
   reserved_output: 10

@@ -29,10 +29,27 @@ def planned(models: dict[str, Any], region: dict[str, Any], max_nodes: int = 1, 
     return plan
 
 
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Verdicts that the tests share: where a limit is stated does not change what a group holds."""
+    return tmp_path_factory.mktemp("verdicts")
+
+
+@pytest.fixture(scope="module")
+def scarce(verdicts: Path) -> Plan:
+    """The plan for a supply of one L40S."""
+    supply = {"4xA10G": 16, "1xL40S": 1, "1xA10G": 16, "2xL4": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORALOPT_CACHE", str(verdicts))
+        return planned({"gpt-oss-20b": OSS}, {"configurations": supply})
+
+
 @pytest.mark.parametrize("place", ["plan", "region", "model"])
-def test_a_quota_of_one_gpu_is_a_supply_of_one(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_of_one_gpu_is_a_supply_of_one(
+    place: str, verdicts: Path, scarce: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Designs did not know of it, and the plan of groups that did cost 14.70 USD/h in place of 4.58."""
-    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    monkeypatch.setenv("CORALOPT_CACHE", str(verdicts))
     limits = {"limits": {"max_gpus": {"L40S": 1}}}
     kinds = ["4xA10G", "4xL40S", "1xL40S", "1xA10G", "2xL40S", "2xL4"]
     limited = planned(
@@ -40,8 +57,6 @@ def test_a_quota_of_one_gpu_is_a_supply_of_one(place: str, tmp_path: Path, monke
         {"available": 16, "configurations": kinds} | (limits if place == "region" else {}),
         **(limits if place == "plan" else {}),
     )
-    supply = {"4xA10G": 16, "1xL40S": 1, "1xA10G": 16, "2xL4": 16}
-    scarce = planned({"gpt-oss-20b": OSS}, {"configurations": supply})
     assert limited.cost_usd_h == pytest.approx(scarce.cost_usd_h)
     assert limited.gap == pytest.approx(0.0, abs=1e-6)
     assert scarce.gap == pytest.approx(0.0, abs=1e-6)
