@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -70,21 +70,17 @@ def all_covers(groups: Groups, most_instances: int) -> set[tuple[tuple[int, int]
     }
 
 
-def placed(cases: Sequence[tuple[Groups, Floats]], chosen: Sequence[Any]) -> Iterator[tuple[float, Ints]]:
-    """USD/h and int64 (R, C) nodes of every way to place instances of all phases in the regions."""
-    options = []
+def placed(cases: Sequence[tuple[Groups, Floats]], chosen: Sequence[Any]) -> tuple[Floats, Ints]:
+    """float64 (K,) USD/h and int64 (K, R, C) nodes of every way to place instances of all phases in the regions."""
+    cost, nodes = np.zeros(1), np.zeros((1, REGIONS, NODES), dtype=np.int64)
     for (groups, price), cover in zip(cases, chosen, strict=True):
         for template, count in cover:
             first = int(np.flatnonzero(groups.template == template)[0])
-            usage = groups.oracle.templates.usage[template]
-            options.append(
-                [
-                    (here * price[first, 0] + (count - here) * price[first, 1], np.outer([here, count - here], usage))
-                    for here in range(count + 1)
-                ]
-            )
-    for way in itertools.product(*options):
-        yield sum(cost for cost, _ in way), np.sum([nodes for _, nodes in way], axis=0)
+            split = np.stack([np.arange(count + 1), count - np.arange(count + 1)], axis=1)
+            used = split[:, :, None] * groups.oracle.templates.usage[template]
+            cost = np.add.outer(cost, split @ price[first]).ravel()
+            nodes = (nodes[:, None] + used).reshape(-1, REGIONS, NODES)
+    return cost, nodes
 
 
 @settings(max_examples=50, deadline=None)
@@ -121,10 +117,11 @@ def test_the_bound_is_the_cheapest_of_all_ways_to_place_what_does_not_miss(
         taken = sum(count for cover in chosen for _, count in cover)
         if said & {"misses", "misses late"} or (most_instances is not None and taken > most_instances):
             continue
-        costs = [cost for cost, own in placed(cases, chosen) if (own <= has).all()]
-        possible = min([possible, *costs])
+        cost, taken_nodes = placed(cases, chosen)
+        least = float(cost[(taken_nodes <= has).all(axis=(1, 2))].min(initial=np.inf))
+        possible = min(possible, least)
         if said == {"holds"}:
-            holding = min([holding, *costs])
+            holding = min(holding, least)
 
     def verdict(model: str, groups: tuple[Place, ...]) -> str:
         return verdicts[

@@ -536,7 +536,7 @@ def test_instances_of_a_group_are_replicas(mode: str, tmp_path: Path, monkeypatc
     [
         ({"demand": {"requests_s": 0, "dataset": "azure-conv"}}, {"prefill", "decode"}),
         ({"demand": {"requests_s": 0, "dataset": "azure-conv"}, "mode": "mixed"}, {"mixed"}),
-        ({"demand": {"prefill_tokens_s": 9000, "decode_tokens_s": 0, "dataset": "azure-conv"}}, {"decode"}),
+        ({"demand": {"prefill_tokens_s": 3000, "decode_tokens_s": 0, "dataset": "azure-conv"}}, {"decode"}),
         (
             {
                 "slo": {"ttft_ms": 1200, "tpot_ms": 60, "attainment": "mean"},

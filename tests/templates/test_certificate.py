@@ -78,12 +78,14 @@ def test_whole_nodes_are_priced_below_every_node_set(values, prices, demand):
             assert one[steps] <= row @ price + 1e-9
     # The cheapest way to the demand with these node sets, by a plain covering over their throughputs.
     best = {0.0: 0.0}
+    instances = [
+        (speed, usd_h) for speed, usd_h in zip(throughput.tolist(), (sets @ price).tolist(), strict=True) if speed
+    ]
     for _ in range(4):
         for had, cost in list(best.items()):
-            for row, speed in zip(sets, throughput, strict=True):
-                if speed > 0:
-                    total = min(had + speed, float(demand))
-                    best[total] = min(best.get(total, np.inf), cost + float(row @ price))
+            for speed, usd_h in instances:
+                total = min(had + speed, float(demand))
+                best[total] = min(best.get(total, np.inf), cost + usd_h)
     if float(demand) in best:
         assert every[-1] <= best[float(demand)] + 1e-9
 
