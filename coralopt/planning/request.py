@@ -216,6 +216,18 @@ def count_setting(planner: Planner, request: PlanRequest, name: str, least: int 
     return value
 
 
+def truth_setting(planner: Planner, request: PlanRequest, name: str) -> bool:
+    """As :func:`setting`, for a truth value.
+
+    Raises:
+        OptionError: Neither true nor false.
+    """
+    value = setting(planner, request, name)
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} is {value!r}; it must be true or false")
+    return value
+
+
 def demand_met(plan: Plan) -> float:
     """The least share of its demand that any model phase is given, at most 1."""
     return min(

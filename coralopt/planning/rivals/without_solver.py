@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from coralopt.allocation import Allocation, AllocationProblem
-from coralopt.planning.request import PlanRequest, count_setting, setting
+from coralopt.planning.request import PlanRequest, count_setting, truth_setting
 from coralopt.planning.rivals.strategies import HomogeneousPlanner, Strategies, StrategyChoice, short_of
 from coralopt.types import Bools, Ints
 
@@ -30,7 +30,7 @@ class HomoPlanner(HomogeneousPlanner):
 
     def choose(self, strategies: Strategies, request: PlanRequest) -> StrategyChoice:
         """Replicas of most goodput per USD; see :func:`greedy`."""
-        return StrategyChoice(greedy(strategies.problem, clip=bool(setting(self, request, "clip"))))
+        return StrategyChoice(greedy(strategies.problem, clip=truth_setting(self, request, "clip")))
 
 
 class SingleBestPlanner(HomogeneousPlanner):

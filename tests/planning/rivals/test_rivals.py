@@ -310,6 +310,8 @@ def test_unknown_planners_and_settings_name_what_there_is() -> None:
         get_planner("hom")
     with pytest.raises(OptionError, match="unknown setting of planner 'homo'"):
         get_planner("homo").plan(PlanRequest(load_scenario("tiny"), settings={"homogenous": "gpu"}))
+    with pytest.raises(OptionError, match="clip is 'x'; it must be true or false"):
+        get_planner("homo").plan(PlanRequest(load_scenario("tiny"), settings={"clip": "x"}))
     with pytest.raises(OptionError, match="whose settings are"):
         Contestant.parse("melange:slices=2")
     assert Contestant.parse("melange:slice_factor=2").settings == {"slice_factor": 2}
