@@ -209,6 +209,8 @@ class AnySizeBounds:
             for group in ([(p,) for p in ways[0]] if len(ways) == 1 else [tuple({p for way in ways for p in way})])
         ]
         self.steps = np.zeros(len(self.demand), dtype=np.int64)
+        #: Configurations of each phase whose nodes are counted within an instance.
+        self.scarce: list[list[int]] = [[] for _ in self.demand]
 
     def whole_nodes(
         self, mu: Floats, grid: int, most: int = 0, short: float = 0.0
@@ -231,9 +233,7 @@ class AnySizeBounds:
             steps = max(grid, min(most, int(self.steps[list(group)].max())))
             while True:
                 for m in group:
-                    demand = float(self.counted[m])
-                    if demand > 0:
-                        prices[m] = regional_prices(self.tables[m].values, self.price + mu, demand, steps)
+                    prices[m] = self._fitting_prices(m, mu, steps)
                 if steps * FINER > most:
                     break
                 if min((self._served(m, prices[m]) for m in group if _serves(prices[m])), default=1.0) >= 1 - short:
@@ -247,6 +247,23 @@ class AnySizeBounds:
             list(threads.map(price, order))
         every = map(_over_regions, prices, self.steps.tolist(), self.replicas)
         return self._lagrangian(mu, list(every)), prices
+
+    def _fitting_prices(self, m: int, mu: Floats, steps: int) -> list[InstancePrices]:
+        """Prices of instances of a phase; those of its cheapest cover use no more nodes than their region has.
+
+        Counting nodes takes long, so only configurations are counted of which they would use more.
+        """
+        if not self.counted[m] > 0:
+            return []
+        while True:
+            nodes = {c: self.supply[:, c] for c in self.scarce[m]}
+            prices = regional_prices(self.tables[m].values, self.price + mu, float(self.counted[m]), steps, nodes)
+            cover = cheapest_cover(prices, self.replicas[m]) if _serves(prices) else []
+            beyond = [np.flatnonzero(pipeline.node_set > self.supply[region]) for region, pipeline in cover]
+            fresh = {c for some in beyond for c in some.tolist()}.difference(self.scarce[m])
+            if not fresh:
+                return prices
+            self.scarce[m] += sorted(fresh)
 
     def _served(self, m: int, regions: Sequence[InstancePrices]) -> float:
         """The share of its demand that the cheapest instances of a phase serve without rounding."""

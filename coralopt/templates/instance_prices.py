@@ -4,6 +4,10 @@ The demand D is cut into G steps, and the tokens/s of every node are rounded up 
 of t steps is then a covering knapsack over whole nodes, that of an instance of t steps a shortest path over layer splits,
 and that of all instances together a covering knapsack again. Rounding up only ever lowers a price: all are lower bounds.
 
+Where nodes are scarce, an instance may use no more of them than its region has. Of scarce configurations the nodes used so
+far are part of the shortest path's state, which takes many times as long, so only those are counted of which the cheapest
+instances would use too many (relaxed states, as in Righini and Salani 2008).
+
 A pipeline of S stages has at least S nodes, and pays at least kappa_S for a token/s (:mod:`coralopt.templates.certificate`).
 Where that is no less than what instances of fewer stages pay together for as much, S stages need not be looked at: with
 them out, the least price of all instances together stays the same.
@@ -12,8 +16,10 @@ them out, the least price of all instances together stays the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +27,13 @@ import numpy.typing as npt
 from coralopt.throughput.tables import stage_role
 from coralopt.types import Floats, Ints
 
+if TYPE_CHECKING:
+    from coralopt.templates.instance_kernels import NodeOffer
+
 #: Instances up to so much dearer than the cheapest way to serve as much are worth having.
 NEAR = 1.05
+#: States of nodes used, times steps of the demand, that an instance is priced with at most.
+MOST_STATES = 64_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +69,7 @@ class InstancePrices:
     Attributes:
         values: float64 (S, 3, C, L + 1), tokens/s of one node, for S up to the number of stages looked at.
         price_usd_h: float64 (C,), USD per node-hour; infinite where a configuration cannot be had.
+        most: Configurations of which an instance uses so many nodes at most.
         step_tokens_s: D / G.
         one: float64 (G + 1,), USD/h: no instance that serves more than t - 1 steps costs less, unless several others do
             as well together.
@@ -68,6 +80,7 @@ class InstancePrices:
 
     values: Floats
     price_usd_h: Floats
+    most: Mapping[int, int]
     step_tokens_s: float
     one: Floats
     every: Floats
@@ -83,10 +96,10 @@ class InstancePrices:
 
     def cheapest(self, served: Ints) -> list[PricedPipeline]:
         """A cheapest instance of just ``served`` steps each."""
-        from coralopt.templates.certificate_kernels import trace_instances
+        from coralopt.templates.instance_kernels import trace_instances
 
         traced: dict[int, PricedPipeline] = {}
-        counts, kinds = self.stages[served], len(self.price_usd_h)
+        counts, kinds, offer = self.stages[served], len(self.price_usd_h), _offer(self.price_usd_h, self.most)
         for count in np.unique(counts).tolist():
             steps = served[counts == count]
             limit = np.full(int(steps.max()) + 1, -math.inf)
@@ -95,7 +108,7 @@ class InstancePrices:
                 np.zeros((len(steps), count), dtype=np.int64),
                 np.zeros((len(steps), count, kinds), dtype=np.int64),
             )
-            trace_instances(self.values[:count], self.price_usd_h, self.step_tokens_s, limit, steps, held, nodes)
+            trace_instances(self.values[:count], offer, self.step_tokens_s, limit, steps, held, nodes)
             traced.update(zip(steps.tolist(), map(PricedPipeline, held, nodes), strict=True))
         return [traced[t] for t in served.tolist()]
 
@@ -146,7 +159,13 @@ def cheapest_cover(regions: Sequence[InstancePrices], least: int = 0) -> list[tu
     return cover
 
 
-def regional_prices(values: Floats, prices_usd_h: Floats, demand_tokens_s: float, grid: int) -> list[InstancePrices]:
+def regional_prices(
+    values: Floats,
+    prices_usd_h: Floats,
+    demand_tokens_s: float,
+    grid: int,
+    nodes: Mapping[int, Floats] = MappingProxyType({}),
+) -> list[InstancePrices]:
     """Least prices in the regions where instances cost less than in all that come before, the cheapest region first.
 
     Regions are left out together: with every node at its cheapest among them, no instance of theirs costs more.
@@ -156,17 +175,30 @@ def regional_prices(values: Floats, prices_usd_h: Floats, demand_tokens_s: float
         prices_usd_h: float64 (R, C), USD per node-hour in each region.
         demand_tokens_s: D, positive.
         grid: G, at least 1.
+        nodes: Scarce configuration -> float64 (R,), so many nodes of it an instance may use. Where that takes too many
+            states, only the first configurations count.
     """
+
+    def most_of(several: list[int]) -> dict[int, int]:
+        """Of scarce configurations as many nodes as some of these regions has."""
+        most: dict[int, int] = {}
+        for c, available in nodes.items():
+            room = int(available[several].max())
+            if (room + 1) * math.prod(n + 1 for n in most.values()) * grid <= MOST_STATES:
+                most[c] = room
+        return most
+
     least_token = [float(least_tokens_of(values, row).min(initial=math.inf)) for row in prices_usd_h]
     first, *others = np.argsort(least_token, kind="stable").tolist()
-    regions = [replace(instance_prices(values, prices_usd_h[first], demand_tokens_s, grid), region=first)]
+    price = instance_prices(values, prices_usd_h[first], demand_tokens_s, grid, most=most_of([first]))
+    regions = [replace(price, region=first)]
 
     def look(several: list[int], least: Floats | None) -> None:
         if not several:
             return
         known = regions[-1].every
         row = prices_usd_h[several].min(axis=0)
-        price = instance_prices(values, row, demand_tokens_s, grid, known, least)
+        price = instance_prices(values, row, demand_tokens_s, grid, known, least, most_of(several))
         if not (price.one < known).any():
             return
         if len(several) == 1:
@@ -187,6 +219,7 @@ def instance_prices(
     grid: int,
     known: Floats | None = None,
     least: Floats | None = None,
+    most: Mapping[int, int] = MappingProxyType({}),
 ) -> InstancePrices:
     """Least prices of instances of one model phase.
 
@@ -197,16 +230,26 @@ def instance_prices(
         grid: G, at least 1.
         known: float64 (G + 1,), ``every`` at other prices, those of another region: what is dearer is not looked at.
         least: float64 (G + 1,), what each instance is known to cost at least, unless others do as well for less.
+        most: Configurations of which an instance uses so many nodes at most.
     """
-    from coralopt.templates.certificate_kernels import price_instances
+    from coralopt.templates.instance_kernels import price_instances
 
     one = np.full(grid + 1, math.inf)
     every = one.copy() if known is None else known.copy()
     one[0] = every[0] = 0.0
     stages = np.zeros(grid + 1, dtype=np.int64)
     step = demand_tokens_s / grid
-    price_instances(values, price_usd_h, step, np.zeros(grid + 1) if least is None else least, one, every, stages)
-    return InstancePrices(values, price_usd_h, step, one, every, stages)
+    offer = _offer(price_usd_h, most)
+    price_instances(values, offer, step, np.zeros(grid + 1) if least is None else least, one, every, stages)
+    return InstancePrices(values, price_usd_h, most, step, one, every, stages)
+
+
+def _offer(price_usd_h: Floats, most: Mapping[int, int]) -> NodeOffer:
+    """The same as the compiled loops know it."""
+    # Imported here: compiled code is dear to load and most commands never need it.
+    from coralopt.templates.instance_kernels import NodeOffer
+
+    return NodeOffer(price_usd_h, np.array(list(most), dtype=np.int64), np.array(list(most.values()), dtype=np.int64))
 
 
 def least_tokens_of(values: Floats, price_usd_h: Floats) -> Floats:

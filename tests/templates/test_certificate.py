@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from coralopt_dp import sweep
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from coralopt import load_scenario
-from coralopt.errors import LibraryError
+from coralopt.errors import InfeasibleError, LibraryError
 from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 from coralopt.templates import (
@@ -28,7 +28,7 @@ from coralopt.templates import (
     unlimited_tables,
 )
 from coralopt.templates import certificate_kernels as kernels
-from coralopt.templates.instance_prices import instance_prices, regional_prices, several_instances
+from coralopt.templates.instance_prices import cheapest_cover, instance_prices, regional_prices, several_instances
 from coralopt.testing.placement_strategies import throughput_values
 from coralopt.throughput.tables import stage_role
 
@@ -123,6 +123,51 @@ def test_phase_bounds_hold_every_template() -> None:
     library = build_library(large)
     for key, most, _ in bounds:
         assert rank_templates(library, large, key, limit=1)[0].tokens_s_per_usd_h <= most
+
+
+def test_no_instance_uses_more_nodes_than_its_region_has() -> None:
+    """With one node of each kind an instance of two L4 is none; the bound was 5.5882 USD/h all the same."""
+    for available, least in ((1, 5.8647), (2, 5.5882)):
+        scarce = scenario(available, 4)
+        bounds = AnySizeBounds(scarce, unlimited_tables(scarce, 4))
+        bound, prices = bounds.whole_nodes(np.zeros_like(bounds.price), 1000)
+        assert bound == pytest.approx(least, abs=1e-4)
+        for m, regions in enumerate(prices):
+            for region, pipeline in cheapest_cover(regions):
+                assert (pipeline.node_set <= bounds.supply[region]).all()
+                assert pipeline.tokens_s(bounds.tables[m].values) >= 0.99 * bounds.demand[m]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), min_size=2, max_size=2),
+    st.floats(0.3, 3.0),
+    st.integers(0, 2**16),
+)
+def test_no_plan_of_random_scarce_pools_is_cheaper(nodes, scale, seed):
+    """At any prices of capacity, against the integer programme over all sets of three nodes."""
+    document = copy.deepcopy(dict(load_scenario("tiny").document))
+    ((_, region),) = document["pool"]["regions"].items()
+    names = list(region["configurations"])
+    for model in document["models"].values():
+        model["demand"]["requests_s"] *= scale
+    document["pool"]["regions"] = {
+        place: {"configurations": dict(zip(names, several, strict=True))}
+        for place, several in zip(("us-east-2", "ap-northeast-2"), nodes, strict=True)
+        if any(several)
+    }
+    document["pruning"] = {"max_nodes": 3, "memory_ratio": 1000.0}
+    assume(document["pool"]["regions"])
+    scarce = scenario_from_mapping(document)
+    try:
+        plan = plan_scenario(scarce, options={"rel_gap": 0.0})
+    except InfeasibleError:
+        assume(False)
+    bounds = AnySizeBounds(scarce, unlimited_tables(scarce, 3))
+    draw = np.random.default_rng(seed)
+    for most in (0.0, 0.5, 5.0):
+        mu = most * draw.random(bounds.price.shape) * (draw.random(bounds.price.shape) < 0.5)
+        assert bounds.whole_nodes(mu, 300)[0] <= plan.cost_usd_h * (1 + 1e-9)
 
 
 def test_impossible_demand_is_said() -> None:
@@ -272,6 +317,65 @@ def test_prices_are_those_of_plain_loops_or_more(values, prices, demand):
     if not (one < fractions * (1 + 1e-9)).any():
         np.testing.assert_allclose(found.every, every, rtol=1e-9)
     assert np.isfinite(found.every[-1]) == np.isfinite(every[-1])
+
+
+def plain_scarce_prices(values, price, most, demand, grid):
+    """Least price of one instance within room, by plain loops over what every stage uses of scarce nodes."""
+    step, (longest, _, kinds, width) = demand / grid, values.shape
+    one = np.full(grid + 1, np.inf)
+    others = [c for c in range(kinds) if c not in most and np.isfinite(price[c])]
+    spent = list(itertools.product(*(range(n + 1) for n in most.values())))
+    for count in range(1, min(longest, width - 1) + 1):
+        steps = np.minimum(np.ceil(values[count - 1] / step * (1 - 1e-12)), grid).astype(int)
+
+        def stage(role, j, used, t, steps=steps):
+            """A stage with just these scarce nodes."""
+            cost = sum(n * price[c] for c, n in zip(most, used, strict=True) if n)
+            missing = max(t - sum(n * steps[role, c, j] for c, n in zip(most, used, strict=True)), 0)
+            table = [0.0]
+            for s in range(1, missing + 1):
+                several = [price[c] + table[max(s - steps[role, c, j], 0)] for c in others if steps[role, c, j] > 0]
+                table.append(min(several, default=np.inf))
+            return cost + table[missing]
+
+        for t, cuts in itertools.product(range(1, grid + 1), itertools.combinations(range(1, width - 1), count - 1)):
+            best = {tuple(0 for _ in most): 0.0}
+            for s, (a, b) in enumerate(itertools.pairwise((0, *cuts, width - 1))):
+                longer = {}
+                for (had, cost), used in itertools.product(best.items(), spent):
+                    total = tuple(h + u for h, u in zip(had, used, strict=True))
+                    if all(n <= room for n, room in zip(total, most.values(), strict=True)):
+                        here = cost + stage(stage_role(s, count), b - a, used, t)
+                        longer[total] = min(longer.get(total, np.inf), here)
+                best = longer
+            one[t] = min(one[t], *best.values())
+    return np.minimum.accumulate(one[::-1])[::-1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    throughput_values(max_stages=3, max_configurations=3, max_layers=4),
+    st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.5, 7.0]), min_size=3, max_size=3),
+    st.dictionaries(st.integers(0, 2), st.integers(0, 3), max_size=2),
+    st.integers(1, 400),
+)
+def test_scarce_nodes_are_priced_as_by_plain_loops(values, prices, most, demand):
+    """At most as dear as one instance within room and, where several do not do as well, no cheaper; what is traced fits."""
+    price, grid = np.array(prices[: values.shape[2]]), 8
+    most = {c: n for c, n in most.items() if c < len(price)}
+    found = instance_prices(values, price, float(demand), grid, most=most)
+    one = plain_scarce_prices(values, price, most, float(demand), grid)
+    every = np.zeros(grid + 1)
+    kernels.cover_demand(np.append(0.0, one[1:]), every)
+    assert (found.every >= every * (1 - 1e-9)).all()
+    assert (np.minimum(found.one, found.every)[1:] <= one[1:] * (1 + 1e-9)).all()
+    for pipeline in found.pipelines():
+        assert all(pipeline.node_set[c] <= n for c, n in most.items())
+        assert np.isclose(found.one, pipeline.node_set @ price).any()
+    token = cheapest_token(values, price).usd_h
+    fractions = np.array([token * demand / grid * max(t - 1, 0) if t > 1 else 0.0 for t in range(grid + 1)])
+    if not (one < fractions * (1 + 1e-9)).any():
+        np.testing.assert_allclose(found.every, every, rtol=1e-9)
 
 
 def test_what_serves_more_serves_less_too():
