@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Instances up to so much dearer than the cheapest way to serve as much are worth having.
 NEAR = 1.05
 #: States of nodes used, times steps of the demand, that an instance is priced with at most.
-MOST_STATES = 64_000
+MOST_STATES = 4_000
 
 
 @dataclass(frozen=True, eq=False)
