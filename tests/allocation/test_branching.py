@@ -40,10 +40,14 @@ def test_tree_is_exact(problem: AllocationProblem, leaf: int) -> None:
     assert result.bound_usd_h <= float(truth) + 1e-6
 
 
-@settings(max_examples=60, deadline=None)
-@given(problem=operated_problems(kinds=("spare",)))
-def test_the_loss_of_an_instance_is_no_cell_to_branch_on(problem: AllocationProblem) -> None:
-    """It is a row of the master programme beside those of nodes, which no covering uses more or less of."""
+@pytest.mark.parametrize(
+    "kinds", [("spare",), ("replicas",), ("survive",), ("replicas", "survive"), ("shortfall", "cases")]
+)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_what_operators_ask_for_is_no_cell_to_branch_on(kinds: tuple[str, ...], data: st.DataObject) -> None:
+    """Rows of the master programme beside those of nodes, and coverings of phases that go unmet together."""
+    problem = data.draw(operated_problems(kinds=kinds))
     truth = best_operated_by_enumeration(problem)
     if truth is None:
         return

@@ -15,7 +15,7 @@ from test_cuts import random_cuts, with_three_kinds
 
 from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits, reduce_problem
 from coralopt.allocation.bounds import fitting
-from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, listable
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.fitting import FittingPricing, FittingSearch, with_fitting
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
@@ -25,7 +25,7 @@ from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
 from coralopt.allocation.search.context import SearchContext
 from coralopt.allocation.search.coverings import all_near, allocation_of
 from coralopt.allocation.search.decomposition import add_cuts, fit_supply, raise_bound
-from coralopt.allocation.search.solve import _listable, _root_bound
+from coralopt.allocation.search.solve import _root_bound
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError
 from coralopt.solving import MilpMatrix, SolveOptions, get_backend, solve_matrix
@@ -36,13 +36,18 @@ EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 EVERY_STEP = AllocationSearchOptions(limits=SearchLimits(direct_columns=0))
 WITHOUT_END = ChoiceLimits(np.inf, 0.0, 10**6, np.inf)
 #: What the bound at prices knows whole, and rows of what coverings add up to.
-LISTED = ("supply", "budget", "region", "model", "spare", "starts", "ban", "quota", "instances", "loads")
+LISTED = ("supply", "budget", "region", "model", "replicas", "spare", "starts", "ban", "quota", "instances", "loads")
 
 
 @pytest.fixture(autouse=True)
 def _look_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """At any prices most of a tiny problem is far above the covering knapsack's weight."""
     monkeypatch.setattr(fitting, "LAST", 20.0)
+
+
+def alone(problem: AllocationProblem) -> bool:
+    """Whether the coverings of a phase, in all regions together, can be searched for."""
+    return listable(problem) and not (problem.surviving.any() or problem.unmet_groups())
 
 
 def lightest_by_integer_programme(
@@ -107,7 +112,7 @@ def test_bounds_of_fitting_coverings_hold_for_every_allocation(
 ) -> None:
     """At any prices, of cuts too: no allocation costs less than the bound, or than that of any of its columns."""
     problem = reduce_problem(problem).problem
-    if not problem.adds_up or not _listable(problem) or not len(problem.throughput):
+    if not problem.adds_up or not alone(problem) or not len(problem.throughput):
         return
     columns, rng = Columns.of(problem), np.random.default_rng(seed)
     within = problem
@@ -160,7 +165,7 @@ def test_the_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationPr
     """The whole step, after cuts, with everything whose coverings can be listed."""
     search = SearchContext(problem, get_backend("highs"), EVERY_STEP, EXACT, math.inf)
     search.reduce(None)
-    if not (search.small.demand > 0).any() or not search.small.adds_up or not _listable(search.small):
+    if not (search.small.demand > 0).any() or not search.small.adds_up or not alone(search.small):
         return
     search.columns = Columns.of(search.small)
     truth = best_operated_by_enumeration(problem)

@@ -82,7 +82,8 @@ class Decomposition:
         chosen: int64 (k,), the columns.
         weight: float64 (k,), their weights at these prices.
         column_bounds: float64 (k,), what an allocation with that column costs at least.
-        least: float64 (G + 1,) a phase: least weight that covers so many steps.
+        least: float64 (K + 1, G + 1) a phase that needs K replicas: least weight of at least k instances that cover so many
+            steps.
         whole: float64 (P,), USD/h; what a covering of the whole demand weighs at least.
         master: Value of the last master programme; infinite while it had to exceed the pool.
         mean_use: float64 (P, R * C + S), nodes and side constraints that each phase uses in the last master's solution.
@@ -172,7 +173,7 @@ def best_prices(
             break
         tried = dual if stuck else best.towards(dual)
     if highest is None:
-        least: tuple[Floats, ...] = tuple(np.full(pricing.grid + 1, np.inf) for _ in range(phases))
+        least: tuple[Floats, ...] = tuple(np.full((1, pricing.grid + 1), np.inf) for _ in range(phases))
         whole, weight, column_bounds = np.full(phases, np.inf), np.zeros(len(chosen)), np.full(len(chosen), -np.inf)
     else:
         least, whole, weight = highest.least, highest.whole, highest.weight

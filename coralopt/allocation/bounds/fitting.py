@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, side_adds
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, listable, side_adds
 from coralopt.allocation.bounds.cuts import SupplyCut
 from coralopt.allocation.bounds.decomposition import MasterState
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
@@ -50,6 +50,15 @@ class Fitting:
 
     least: float
     coverings: tuple[Ints, ...]
+
+
+def knows_fitting(problem: AllocationProblem) -> bool:
+    """Whether coverings of single phases that fit are all there is to search for.
+
+    Where an instance may be lost, knapsacks say too little of what is missing: the search takes longer than it is worth.
+    """
+    together = problem.surviving.any() or problem.unmet_groups()
+    return listable(problem) and not problem.spared.any() and not together
 
 
 class FittingSearch:
@@ -123,7 +132,7 @@ class FittingSearch:
         while True:
             reach = min(reach, end)
             limit = floor + reach
-            mine = np.flatnonzero((self.phase == phase) & (over <= reach * (1 + HAIR)))
+            mine = np.flatnonzero((self.phase == phase) & (self.speed > 0) & (over <= reach * (1 + HAIR)))
             of_mine = near.weight[mine], self.speed[mine], self.row[mine], self.amount[mine], self.mark[mine]
             items = FittingItems(*of_mine, self.node, spare)
             task = FittingTask(demand, spared, by_weight, room, near.least[phase], floor, limit, self.most)

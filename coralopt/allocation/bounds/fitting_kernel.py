@@ -44,7 +44,8 @@ class FittingTask(NamedTuple):
         spared: tokens/s that must be left whichever instance is lost; 0 for none.
         by_weight: Whether equal use of every row may cost differently.
         room: float64 (m,), how much there is of every row.
-        least: float64 (G + 1,), what covers so many of G steps of the demand weighs at least, whether it fits or not.
+        least: float64 (K + 1, G + 1), what covers so many of G steps of the demand by at least k instances weighs at least,
+            whether it fits or not; K instances are asked for.
         floor: USD/h; what every covering weighs at least.
         limit: USD/h; heavier coverings are not looked for.
         most: Partial coverings that are made at most.
@@ -110,14 +111,17 @@ def _fits(items: FittingItems, room: Floats, used: Floats, k: int) -> bool:
 
 
 @njit(cache=True)
-def _replaced(items: FittingItems, labels: Labels, newest: dict[np.int64, np.int64], label: int, used: Floats) -> bool:
+def _replaced(
+    items: FittingItems, task: FittingTask, labels: Labels, newest: dict[np.int64, np.int64], label: int, used: Floats
+) -> bool:
     """Whether a partial covering on one node fewer, and no more of anything else, is as fast."""
     other = np.zeros(len(used))
+    asked = min(labels.depth[label], len(task.least) - 1)
     for cell in range(len(items.node)):
         wanted = labels.mark[label] - items.node[cell]
         rival = int(newest[wanted]) if items.spare[cell] and used[cell] > 0 and wanted in newest else -1
         while rival >= 0:
-            if labels.speed[rival] >= labels.speed[label]:
+            if labels.speed[rival] >= labels.speed[label] and labels.depth[rival] >= asked:
                 _use(items, labels, rival, other)
                 other[cell] += 1
                 same = True
@@ -136,9 +140,11 @@ def _replaced(items: FittingItems, labels: Labels, newest: dict[np.int64, np.int
 def _known(items: FittingItems, task: FittingTask, labels: Labels, fresh: int, rival: int, used: Floats) -> bool:
     """Whether a partial covering of a chain that uses the same of every row is as fast as a new one."""
     other = np.zeros(len(used))
+    asked = min(labels.depth[fresh], len(task.least) - 1)
     while rival >= 0:
         if (
             labels.speed[rival] >= labels.speed[fresh]
+            and labels.depth[rival] >= asked
             and (not task.by_weight or labels.weight[rival] <= labels.weight[fresh])
             and (
                 task.spared <= 0
@@ -167,7 +173,8 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
     """The lightest coverings that fit, by best-first search (A*) over partial ones.
 
     What is missing of a partial covering weighs at least what ``least`` says. A partial covering is dropped where another
-    one uses the same of every row, or one node fewer, and is no slower: in any allocation that one may stand in its place.
+    one uses the same of every row, or one node fewer, is no slower and has no fewer of the instances that are asked for: in
+    any allocation that one may stand in its place.
 
     Args:
         items: Instances, each in any number.
@@ -178,7 +185,7 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
         USD/h that every covering which fits weighs at least, but for those that another one replaces; and how many
         coverings were found.
     """
-    most, grid = task.most, len(task.least) - 1
+    most, replicas, grid = task.most, task.least.shape[0] - 1, task.least.shape[1] - 1
     labels = Labels(
         np.full(most, -1, dtype=np.int64),
         np.full(most, -1, dtype=np.int64),
@@ -190,7 +197,7 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
         np.full(most, -1, dtype=np.int64),
     )
     # The table has shares of what a whole costs in fractions, too: a part of a step costs less than a step.
-    step = task.least[grid] / grid
+    step = task.least[0, grid] / grid
     newest = {np.int64(0): np.int64(0)}
     used = np.zeros(len(task.room))
     queue = [(task.floor, 0.0, 0)]
@@ -198,11 +205,13 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
     while len(queue) > 0:
         value, _, label = heapq.heappop(queue)
         _use(items, labels, label, used)
-        if _replaced(items, labels, newest, label, used):
+        if _replaced(items, task, labels, newest, label, used):
             continue
         speed, largest = labels.speed[label], labels.largest[label]
-        if speed >= task.demand * (1 - HAIR) and (
-            task.spared <= 0 or speed - largest >= task.spared - task.demand * HAIR
+        if (
+            labels.depth[label] >= replicas
+            and speed >= task.demand * (1 - HAIR)
+            and (task.spared <= 0 or speed - largest >= task.spared - task.demand * HAIR)
         ):
             bound = min(bound, value)
             k = label
@@ -226,10 +235,11 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
             if task.spared > 0:
                 missing = max(missing, task.spared + large - faster)
             total = max(value, heavier)
-            if missing > 0:
+            others = max(0, replicas - labels.depth[label] - 1)
+            if missing > 0 or others > 0:
                 # Rounded down: what is missing may be a hair less than it seems.
                 steps = int(np.ceil(missing / task.demand * grid * (1 - 1e-9) - 1e-6))
-                total = max(value, heavier + task.least[max(0, min(grid, steps))] - step)
+                total = max(value, heavier + task.least[others, max(0, min(grid, steps))] - step)
             if total > task.limit or not _fits(items, task.room, used, k):
                 continue
             both = labels.mark[label] + items.mark[k]

@@ -235,7 +235,7 @@ def _steps(throughput: float, demand: float, grid: int) -> int:
 
 @compiled()
 def extend(
-    labels: tuple[Floats, Floats, Floats, npt.NDArray[np.int16]],
+    labels: tuple[Floats, Floats, Floats, npt.NDArray[np.int16], Ints],
     speed: Floats,
     weight: Floats,
     rows: npt.NDArray[np.int16],
@@ -248,15 +248,15 @@ def extend(
 ) -> int:
     """List the pairs (partial covering, instance to add) that fit and may still end within ``limit``.
 
-    ``labels`` are speed, largest instance, weight and nodes of the partial coverings; ``demand`` what all instances must
-    give, and all but the largest one. Fills ``label`` and ``item``; how many pairs there are, or -1 where they are too few
-    for all of them.
+    ``labels`` are speed, largest instance, weight, nodes and number of instances of the partial coverings; ``demand`` what
+    all instances must give, and all but the largest one; ``least[k]`` is of at least k instances, the last of as many as
+    are asked for. Fills ``label`` and ``item``; how many pairs there are, or -1 where they are too few for all of them.
     """
-    grid = len(least) - 1
+    replicas, grid = least.shape[0] - 1, least.shape[1] - 1
     # The table has shares of what a whole costs in fractions, too: a part of a step costs less than a step.
-    step = least[grid] / grid
+    step = least[0, grid] / grid
     count = 0
-    label_speed, label_largest, label_weight, label_use = labels
+    label_speed, label_largest, label_weight, label_use, label_count = labels
     whole, spared = demand
     for k in range(len(label_speed)):
         for j in range(len(speed)):
@@ -266,11 +266,11 @@ def extend(
             missing = whole - (label_speed[k] + speed[j])
             if spared > 0:
                 missing = max(missing, spared + max(label_largest[k], speed[j]) - (label_speed[k] + speed[j]))
-            if missing > 0:
-                # Rounded down: what is missing may be a hair less than it seems.
-                steps = int(np.ceil(missing / whole * grid * (1 - 1e-9) - 1e-6))
-                if value + least[max(0, min(grid, steps))] - step > limit:
-                    continue
+            others = max(0, replicas - label_count[k] - 1)
+            # Rounded down: what is missing may be a hair less than it seems.
+            steps = int(np.ceil(missing / whole * grid * (1 - 1e-9) - 1e-6))
+            if value + least[others, max(0, min(grid, steps))] - step > limit:
+                continue
             fits = True
             for cell in range(rows.shape[1]):
                 if label_use[k, cell] + rows[j, cell] > room[cell]:

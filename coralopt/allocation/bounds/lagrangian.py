@@ -53,8 +53,8 @@ class LagrangianBound:
         bound: USD/h; every allocation costs at least this.
         column_bounds: float64 (N,), USD/h; every allocation with an instance of this column costs at least this.
         weight: float64 (N,), USD/h; cost of a column and its nodes at the capacity prices.
-        least: One float64 (G + 1,) a model phase: least weight that covers s of G steps of its demand; zeros for phases
-            with routes.
+        least: One float64 (K + 1, G + 1) a model phase that needs K replicas: least weight of at least k instances that
+            cover s of G steps of its demand; zeros for phases with routes.
         whole: float64 (P,), USD/h; what every covering of the whole demand weighs at least.
     """
 
@@ -118,6 +118,7 @@ def lagrangian_bound(
     survivors: dict[int, SurvivingCover] = {}
     spared: dict[int, SparedCover] = {}
     whole, spares = np.zeros(len(problem.demand)), np.zeros(len(problem.demand))
+    least: list[Floats] = []
     # What is left to cover once one instance is there.
     rests: list[Floats] = []
     for p, demand in enumerate(problem.demand):
@@ -131,16 +132,18 @@ def lagrangian_bound(
         if demand <= 0 or p in routed:
             covers.append(np.zeros(grid + 1))
             rests.append(covers[-1])
+            least.append(covers[-1][None])
             continue
         tiers = [(factor * unmet[p] * demand / grid, share) for share, factor in problem.tiers_of(p)]
         if p in grouped:
             tiers = [(np.inf, 1.0)]
         cover = _table(columns, mine, steps, weight, grid, tiers)
         raise_to_line(cover, min(_pro_rata(problem, columns, weight, p), tiers[0][0] * grid))
-        rests.append(cover)
-        for _ in range(int(problem.replicas[p])):
-            rests[-1], cover = cover, one_more_item(steps[mine], weight[mine], cover)
+        several = several_items(steps[mine], weight[mine], cover, int(problem.replicas[p]))
+        rests.append(several[-2:][0])
+        cover = several[-1]
         covers.append(cover)
+        least.append(several)
         whole[p] = max(float(cover[grid]), spares[p])
         if problem.surviving[p].any():
             by_region = [mine[columns.region[mine] == r] for r in range(len(problem.region_names))]
@@ -167,11 +170,11 @@ def lagrangian_bound(
         routed_cover(problem, model, part, problem.unmet_usd_h(), span)
         for model, part in zip(problem.routes, tables, strict=True)
     ]
-    least = [
+    of_models = [
         max(cover.least, float(spares[list(model.phases)].sum()))
         for model, cover in zip(problem.routes, joint, strict=True)
     ]
-    total += sum(least) + sum(cover.least for cover in together)
+    total += sum(of_models) + sum(cover.least for cover in together)
     column_bounds = np.full(len(columns), -np.inf)
     for p, (cover, rest) in enumerate(zip(covers, rests, strict=True)):
         mine = np.flatnonzero(columns.phase == p)
@@ -186,7 +189,7 @@ def lagrangian_bound(
             mine = np.flatnonzero((columns.phase == p) & (columns.region == r))
             own = total - whole[p] + surviving.with_one(r, steps[mine], weight[mine])
             column_bounds[mine] = np.maximum(column_bounds[mine], own)
-    for model, joined, alone in zip(problem.routes, joint, least, strict=True):
+    for model, joined, alone in zip(problem.routes, joint, of_models, strict=True):
         for p in model.phases:
             for q in problem.pools.of_phase(p, len(problem.region_names)):
                 mine = np.flatnonzero(columns.pool == q)
@@ -197,7 +200,7 @@ def lagrangian_bound(
         abs(constant) if side_prices is None else abs(constant) + float(prices.ravel() @ problem.availability.ravel())
     )
     slack = 1e-9 * (abs(total) + 2 * size) if np.isfinite(total) else 0.0
-    return LagrangianBound(total - slack, column_bounds - slack, weight, tuple(covers), whole)
+    return LagrangianBound(total - slack, column_bounds - slack, weight, tuple(least), whole)
 
 
 def _by_worth(problem: AllocationProblem, columns: Columns, weight: Floats, unmet: Floats) -> Floats:
@@ -277,14 +280,20 @@ def least_spared(steps: Ints, weight: Floats, grid: int, share: float, unmet_ste
     return SparedCover(float(least[best]), int(largest[best]), int(amounts[best]), beside)
 
 
-def one_more_item(steps: Ints, weight: Floats, table: Floats) -> Floats:
-    """float64 (G + 1,): least weight of one item and a rest; the copies of kept items are not counted here."""
+def several_items(steps: Ints, weight: Floats, table: Floats, most: int) -> Floats:
+    """float64 (most + 1, G + 1): least weight of at least k items and what ``table`` says of the rest.
+
+    The copies of kept items are not counted here.
+    """
     from coralopt.allocation.bounds.kernels import cheapest_by_size, one_more
 
-    if not len(steps):
-        return np.full_like(table, np.inf)
-    front = cheapest_by_size(steps, weight, len(table) - 1)
-    return np.asarray(one_more(steps[front], weight[front], table))
+    tables = np.full((most + 1, len(table)), np.inf)
+    tables[0] = table
+    if most and len(steps):
+        front = cheapest_by_size(steps, weight, len(table) - 1)
+        for k in range(most):
+            tables[k + 1] = one_more(steps[front], weight[front], tables[k])
+    return tables
 
 
 def scaled_share(weights: Floats, terms: Floats) -> float:

@@ -20,8 +20,8 @@ from coralopt.allocation.bounds.lagrangian import (
     grid_for,
     grid_steps,
     least_spared,
-    one_more_item,
     raise_to_line,
+    several_items,
 )
 from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
@@ -79,7 +79,8 @@ class PricedCoverings:
         coverings: That of least weight of every model phase, or of a model with routes.
         weight: float64 (k,), of the columns.
         side_prices: float64 (S,), USD/h; those that instances earn are at most what they weigh.
-        least: float64 (G + 1,) a phase, least weight that covers so many steps.
+        least: float64 (K + 1, G + 1) a phase that needs K replicas: least weight of at least k instances that cover so many
+            steps.
         whole: float64 (P,), USD/h; what a covering of the whole demand weighs at least.
         surviving: Phase -> what serves it and survives the loss of a region.
         spared: Phase -> the same of an instance.
@@ -118,10 +119,17 @@ class PricingProblem:
         self.adds, self.available = side_adds(problem, columns, chosen), available(problem)
         #: Side constraints that ask for instances: each earns their price.
         self.earned = np.array([problem.counted(item) for item in open_constraints(problem)], dtype=np.bool_)
+        #: Those that go unmet together, at a price.
+        self.groups = shared_groups(problem, problem.unmet_prices())
+        #: Phase -> the first of those that share a covering with it.
+        self.leading = np.arange(len(problem.demand))
+        for phases in (*(model.phases for model in problem.routes), *(group.phases for group in self.groups)):
+            self.leading[list(phases)] = phases[0]
         usable = np.ones(len(chosen), dtype=np.bool_)
         for limit in limits:
             r, c = divmod(limit.cell, configurations)
-            usable &= (self.phase != limit.phase) | (self.region != r) | (self.usage[:, c] <= limit.most)
+            other = self.leading[self.phase] != limit.phase
+            usable &= other | (self.region != r) | (self.usage[:, c] <= limit.most)
         self.usable = usable
         pool = columns.pool[chosen]
 
@@ -129,8 +137,6 @@ class PricingProblem:
             copies = [(int(k), int(columns.upper[chosen[k]])) for k in np.flatnonzero(mine & kept)]
             return _Items(self.grid, self.steps, np.flatnonzero(mine & ~kept), copies)
 
-        #: Those that go unmet together, at a price.
-        self.groups = shared_groups(problem, problem.unmet_prices())
         tied = {p for model in problem.routes for p in model.phases} | {p for some in self.groups for p in some.phases}
         self.parts = [
             (p, items((self.phase == p) & usable)) for p in problem.leading_phases().tolist() if p not in tied
@@ -153,7 +159,8 @@ class PricingProblem:
         cells = self.problem.price.size
         prices = np.repeat(multipliers.capacity[None, :cells], len(self.problem.demand), axis=0)
         for limit, price in zip(self.limits, multipliers.limits.tolist(), strict=True):
-            prices[limit.phase, limit.cell] = max(prices[limit.phase, limit.cell] + price, self.floor[limit.cell])
+            paid = max(prices[limit.phase, limit.cell] + price, self.floor[limit.cell])
+            prices[self.leading == limit.phase, limit.cell] = paid
         return prices
 
     def coverings(self, multipliers: Multipliers) -> PricedCoverings | None:
@@ -177,16 +184,17 @@ class PricingProblem:
             price = float(prices[limit.phase, limit.cell] - multipliers.capacity[limit.cell])
             total -= price * (limit.most if price > 0 else limit.least)
         cheapest = []
-        least = [np.zeros(self.grid + 1) for _ in self.problem.demand]
+        least = [np.zeros((1, self.grid + 1)) for _ in self.problem.demand]
         whole, surviving, spared = np.zeros(len(least)), dict[int, SurvivingCover](), dict[int, SparedCover]()
         for phase, items in self.parts:
             filled, share = items.filled(weight), float(self.problem.spared[phase])
             if not np.isfinite(filled.table[self.grid]):
                 return None
             counts = filled.counts(self.grid)
-            least[phase] = filled.table.copy()
-            raise_to_line(least[phase], cheapest_share(weight[items.all], self.share[items.all]))
-            whole[phase] = float(least[phase][self.grid])
+            line, replicas = filled.table.copy(), 0 if phase in self.regional else int(self.problem.replicas[phase])
+            raise_to_line(line, cheapest_share(weight[items.all], self.share[items.all]))
+            least[phase] = items.several(weight, line, replicas)
+            whole[phase] = float(least[phase][-1, self.grid])
             if share:
                 spared[phase], counts = items.spared(weight, share)
                 whole[phase] = max(whole[phase], spared[phase].least)
@@ -199,10 +207,9 @@ class PricingProblem:
                 whole[phase], surviving[phase], counts = max(whole[phase], cover.least), cover, {}
                 for part, amount in zip(filled_in, cover.amounts, strict=True):
                     counts |= part.counts(amount)
-            missing = int(self.problem.replicas[phase]) - sum(counts.values())
-            if missing > 0 and phase not in self.regional:
-                several = items.several(weight, filled.table, int(self.problem.replicas[phase]))
-                whole[phase] = max(whole[phase], float(several[-1][self.grid]))
+            missing = replicas - sum(counts.values())
+            if missing > 0:
+                several = items.several(weight, filled.table, replicas)
                 if share:
                     cheapest_one = int(items.all[np.argmin(weight[items.all])])
                     counts[cheapest_one] = counts.get(cheapest_one, 0) + missing
@@ -217,6 +224,8 @@ class PricingProblem:
                 return None
             total += joined.least
             shared.append(joined)
+            for phase, table in joined.tables.items():
+                least[phase] = table[None]
             cheapest.append(self._covering(group.phases[0], counts, group=group))
         for model, pools in self.models:
             filled_by = {name: items.filled(weight) for name, items in pools.items()}
@@ -237,7 +246,7 @@ class PricingProblem:
 
     def _shared(self, group: UnmetGroup, weight: Floats) -> tuple[GroupCover, dict[int, int]]:
         """What a group weighs at least, and copies of columns that serve it so."""
-        tables, parts = dict[int, Floats](), dict[int, tuple[_Filled, list[Floats]]]()
+        tables, parts = dict[int, Floats](), dict[int, tuple[_Filled, Floats]]()
         for p in group.phases:
             items = self.grouped[p]
             filled = items.filled(weight)
@@ -287,13 +296,10 @@ class PricingProblem:
         """float64 (k,): what an allocation with one instance of each column costs at least, within the limits."""
         bounds = np.full(len(self.chosen), np.inf)
         bounds[np.isin(self.phase, [p for model, _ in self.models for p in model.phases])] = answer.bound
-        for phase, items in self.parts:
+        for phase, _ in self.parts:
             mine = np.flatnonzero((self.phase == phase) & self.usable)
-            table = answer.least[phase]
-            rest = table[self.grid - self.steps[mine]]
-            if self.problem.replicas[phase]:
-                others = items.several(answer.weight, table, int(self.problem.replicas[phase]) - 1)
-                rest = others[-1][self.grid - self.steps[mine]]
+            # What stands beside one of so many replicas is one fewer.
+            rest = answer.least[phase][-2:][0][self.grid - self.steps[mine]]
             if phase in answer.spared:
                 rest = np.maximum(rest, answer.spared[phase].beside[self.steps[mine]])
             bounds[mine] = answer.bound - answer.whole[phase] + answer.weight[mine] + rest
@@ -305,7 +311,6 @@ class PricingProblem:
             for phase, table in joined.tables.items():
                 items, least = self.grouped[phase], int(self.problem.replicas[phase])
                 mine = np.flatnonzero((self.phase == phase) & self.usable)
-                # What stands beside one of so many replicas is one fewer.
                 rest = table
                 if least:
                     line = items.filled(answer.weight).table
@@ -346,17 +351,14 @@ class _Items:
                 size *= 2
         return _Filled(self, table, choice, layers)
 
-    def several(self, weight: Floats, table: Floats, least: int) -> list[Floats]:
-        """Least weights that cover each amount with at least 0, 1, ... ``least`` items."""
-        tables = [table]
-        for _ in range(least):
-            tables.append(one_more_item(self.steps[self.all], weight[self.all], tables[-1]))
-        return tables
+    def several(self, weight: Floats, table: Floats, least: int) -> Floats:
+        """float64 (least + 1, G + 1): least weights that cover each amount with at least 0, 1, ... ``least`` items."""
+        return several_items(self.steps[self.all], weight[self.all], table, least)
 
-    def counts_of(self, weight: Floats, filled: _Filled, several: Sequence[Floats], amount: int) -> dict[int, int]:
+    def counts_of(self, weight: Floats, filled: _Filled, several: Floats, amount: int) -> dict[int, int]:
         """Column -> copies that cover so many steps at least weight, of the last of these tables."""
         every, counts = self.all, dict[int, int]()
-        for table in reversed(several[:-1]):
+        for table in several[-2::-1]:
             k = int(every[np.argmin(weight[every] + table[np.maximum(amount - self.steps[every], 0)])])
             counts[k] = counts.get(k, 0) + 1
             amount = max(0, amount - int(self.steps[k]))

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import NodeLimit, near_coverings
+from coralopt.allocation.bounds.coverings import NodeLimit, listable
 from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
-from coralopt.allocation.bounds.fitting import FittingPricing
+from coralopt.allocation.bounds.fitting import FittingPricing, knows_fitting
+from coralopt.allocation.bounds.listing import near_coverings
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.best_first import best_first
@@ -34,6 +35,8 @@ from coralopt.types import Ints
 
 #: Least distance from a whole number of nodes that counts as split.
 SPLIT = 1e-4
+#: Coverings are listed again once so large a share of the columns is left that they were too many with.
+FEWER = 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,8 @@ class _Node:
     limits: tuple[NodeLimit, ...]
     alive: Ints
     state: MasterState
+    #: Columns whose coverings were too many to be listed.
+    listed: float = np.inf
 
 
 def branch(search: SearchContext, root: Root) -> None:
@@ -98,8 +103,7 @@ class _Tree:
         small, columns = search.within_cuts, search.columns
         goal = self.target()
         pricing, state = PricingProblem(small, columns, node.alive, node.limits), node.state
-        if not small.spared.any():
-            # Where an instance may be lost, knapsacks say too little of what is missing: the search takes long.
+        if knows_fitting(small):
             pricing = FittingPricing(small, columns, node.alive, node.limits)
             state = pricing.started(state)
         master = best_prices(pricing, state, search.lp_solver, self.deadline, enough=goal)
@@ -114,12 +118,15 @@ class _Tree:
             return here, []
         near = master.near(goal)
         slack, most = goal - master.bound + 1e-9 * abs(goal), search.limits.leaf_coverings
-        coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
+        # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
+        split = None if np.isinf(master.master) else _split(small, node, master)
+        coverings, listed = None, node.listed
+        if listable(small) and (split is None or len(near.chosen) <= FEWER * listed):
+            listed = len(near.chosen)
+            coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
         if coverings is not None:
             # Whatever is not listed costs at least the goal.
             return max(here, min(goal, best_choice(search, coverings, master.state.row_prices(), goal, by_tree))), []
-        # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
-        split = None if np.isinf(master.master) else _split(small, node, master)
         if split is None:
             return here, []
         phase, cell, value = split
@@ -133,7 +140,7 @@ class _Tree:
                 if covering.phase != phase or newest.least <= covering.use[cell] <= newest.most
             )
             state = replace(master.state, coverings=known)
-            children.append((here, _Node(limits, near.chosen, state)))
+            children.append((here, _Node(limits, near.chosen, state, listed)))
         return np.inf, children
 
 

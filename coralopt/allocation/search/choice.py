@@ -81,6 +81,12 @@ def best_choice_among(
     from coralopt.allocation.search.choice_kernel import settle
 
     use = coverings.rows()
+    for phase in np.unique(coverings.phase).tolist():
+        # One of each is taken: where they earn something, as replicas do, what counts is how much less than the most.
+        mine = coverings.phase == phase
+        earned = np.minimum(use[mine].min(axis=0), 0.0)
+        use[mine] -= earned
+        available = available - earned
     pool, enough = _pool_of(coverings, use, available, pieces), available + HAIR * (1 + available)
     cells = pieces.first.size
     # Steps need a target to go to: more than any choice costs, if there is no other.

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import Coverings, available, near_coverings
+from coralopt.allocation.bounds.coverings import Coverings, available
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
+from coralopt.allocation.bounds.listing import near_coverings
 from coralopt.allocation.bounds.pricing import Covering
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem

@@ -65,7 +65,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from coralopt.allocation.bounds.coverings import listable
 from coralopt.allocation.bounds.decomposition import MasterState
+from coralopt.allocation.bounds.fitting import knows_fitting
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bound
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
@@ -201,9 +203,7 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
             tight = add_cuts(search, found)
-            # Where an instance may be lost no tree knows of coverings that fit: its bounds pass what these are worth.
-            lossless = not any(row.one_lost for row in search.small.side_constraints)
-            if lossless and _listable(search.small) and tight.values.sum() < search.limits.most_instances:
+            if knows_fitting(search.small) and tight.values.sum() < search.limits.most_instances:
                 tight = fit_supply(search, tight)
             root, ranking = tight.root, found.root.column_bounds
             _choose(search, found, tight)
@@ -235,23 +235,25 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if small.spared.any() or small.surviving.any() or small.replicas.any() or unmet:
         # Fractions say little of what an instance or a region may be lost from; whole coverings do.
         choose_among(search, met)
-    if unmet:
-        if search.columns_left(root) > limits.direct_columns:
-            _anneal(search, loose)
-        return
-    if small.surviving.any() or small.replicas.any():
-        if search.columns_left(root) > limits.most_columns:
+    if unmet or small.surviving.any():
+        if search.columns_left(root) > (limits.direct_columns if unmet else limits.most_columns):
             # Otherwise ``fixing`` ends it sooner.
             _anneal(search, loose)
+            if listable(small) and search.open():
+                choose_near_coverings(search, root, limits.most_coverings, by_tree)
+            if search.open():
+                branch(search, root)
         return
+    # Of replicas, fractions settle the wrong ones.
+    rests = 0 if small.replicas.any() else limits.rests
     if count >= limits.many_instances:
-        _settle_most(search, values, limits.rests)
+        _settle_most(search, values, rests)
     listed = count < limits.most_instances
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_backend)
     if count < limits.many_instances and not search.done():
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
-        _settle_most(search, values, min(1, limits.rests))
+        _settle_most(search, values, min(1, rests))
     if count < limits.most_instances:
         _anneal(search, loose)
     if listed and search.open():
@@ -259,11 +261,6 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if listed and search.open():
         # Now that the slack needed is known.
         choose_near_coverings(search, root, limits.most_coverings, by_tree)
-
-
-def _listable(problem: AllocationProblem) -> bool:
-    """Whether coverings of single phases say all, and can be listed."""
-    return not (problem.routes or problem.surviving.any() or problem.replicas.any() or problem.unmet_groups())
 
 
 def _anneal(search: SearchContext, loose: Highest) -> None:
