@@ -30,8 +30,8 @@ from coralopt.types import Bools, Floats, Ints
 
 #: From so many coverings of a phase on they are not compared in pairs: few replace others that were not dropped before.
 MANY = 6_000
-#: Pairs of partial coverings that are looked at, a covering that may be listed.
-PAIRS = 100
+#: Pairs of partial coverings that are looked at, at most; they take half a kilobyte each.
+MOST_PAIRS = 1_000_000
 #: Steps of the grid of what must survive the loss of a region.
 SURVIVING_GRID = 4_000
 
@@ -371,7 +371,7 @@ class _Listing:
         speed = np.where(there, self.problem.throughput[self.columns.template[own.members]], 0.0).sum(axis=1)
         order = np.argsort(weight, kind="stable")
         count = np.searchsorted(weight[order], end - first.weight, side="right")
-        if count.sum() > PAIRS * self.most:
+        if count.sum() > MOST_PAIRS:
             return None
         a = np.repeat(np.arange(len(count)), count)
         b = order[np.arange(len(a)) - np.repeat(np.cumsum(count) - count, count)]
