@@ -68,7 +68,7 @@ def test_optimum_and_bound(problem: AllocationProblem, formulation: str, most: i
 @settings(max_examples=40, deadline=None)
 @given(problem=allocation_problems(max_templates=5), library=st.booleans(), near=st.sampled_from((1, 3, 100)))
 def test_whole_instances_first(problem: AllocationProblem, library: bool, near: int) -> None:
-    """Floor and rest, and passes over a library whose proof is the pass's own bound, claim nothing that is wrong."""
+    """Floor, rest and neighbourhoods of it, and passes over a library whose own bound is the proof, claim nothing wrong."""
     truth = best_by_enumeration(problem)
     if truth is None:
         return
@@ -83,6 +83,18 @@ def test_whole_instances_first(problem: AllocationProblem, library: bool, near: 
     result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=limits))
     assert within(result.bound_usd_h, truth)
     assert problem.check(result.allocation).objective == result.cost_usd_h >= float(truth) - 1e-9
+
+
+def test_neighbourhoods_follow_rests() -> None:
+    """Where instances are many; where they are few, they come after all that proves."""
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=6, regions=2, supply="scarce", nodes=40)
+    options = SolveOptions(rel_gap=0.0, abs_gap=0.0, time_limit=10.0)
+    for many in (0, 10**6):
+        limits = SearchLimits(direct_columns=0, many_instances=many, doublings=0, annealings=1)
+        result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=limits))
+        steps = list(result.seconds)
+        assert (steps.index("neighbourhood") < steps.index("annealing")) == (many == 0)
+        assert problem.check(result.allocation).objective == result.cost_usd_h >= result.bound_usd_h
 
 
 @settings(max_examples=60, deadline=None)

@@ -73,7 +73,7 @@ class SearchLimits:
     many_instances: int = 45
     most_instances: int = 600
     annealings: int = 16
-    rests: int = 4
+    rests: int = 2
     first_columns: int = 600
     most_columns: int = 6_000
     most_joint_columns: int = 30_000

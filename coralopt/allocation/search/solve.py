@@ -34,7 +34,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 ``node counts``
     splits it by how many nodes of a kind are in use in a region, where templates serve several model phases.
 ``neighbourhood``
-    looks for a better allocation by large-neighbourhood search, if all that does not end in time.
+    looks for a better allocation by large-neighbourhood search, if all that does not end in time; right after ``rest`` where
+    there are many instances.
 ``fixing``
     rules out columns: one whose column bound is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
     columns that survive. Any allocation costs at least t, or uses S only; so min(t, bound of the integer programme over
@@ -88,6 +89,9 @@ from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import Backend, SolveOptions, require_backend
 from coralopt.types import Floats
+
+#: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
+REST = 0.25
 
 
 def solve_allocation(
@@ -247,7 +251,11 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     # Of replicas, fractions settle the wrong ones.
     rests = 0 if small.replicas.any() else limits.rests
     if count >= limits.many_instances:
+        before = search.cost
         _settle_most(search, values, rests)
+        if search.cost < before:
+            # What rests leave above the bound, a few whole phases at a time close sooner than annealing.
+            search_neighbourhoods(search, root.reduced_costs)
     listed = count < limits.most_instances
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_backend)
@@ -334,7 +342,7 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         paid = columns.usd_h(small, counts)
         # Half of the gap is the rest's.
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
-        limit = search.share_of_left() / (search.limits.rests - spare)
+        limit = search.share_of_left() * REST ** (1 + spare)
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
         inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):
