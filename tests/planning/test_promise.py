@@ -717,6 +717,19 @@ def test_work_ends_when_time_is_over() -> None:
     assert Workers(seconds=0.0).map(lambda item: item, range(2)) == [0, 1]
 
 
+def test_who_handles_a_failure_may_have_other_work_done() -> None:
+    """A plan that is looked for in vain is one step of a search, which goes on with other work that tells of itself."""
+    workers = Workers()
+
+    def fail(item: int) -> None:
+        raise InfeasibleError(f"no room for {item}")
+
+    with pytest.raises(InfeasibleError):
+        workers.map(lambda item: workers.map(fail, [item]), range(2))
+    workers.tell("designs", 0, 0)
+    assert workers.map(lambda item: workers.tell("designs", item, 2), range(2)) == [None, None]
+
+
 def test_work_ends_where_other_work_fails() -> None:
     """The first failure is what is raised; what still runs ends when it next tells of itself."""
     workers, told = Workers(lambda what, number, total: told.append((what, number, total))), []

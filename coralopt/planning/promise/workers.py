@@ -36,6 +36,7 @@ class Workers:
         self._progress, self._lock = progress, threading.Lock()
         # What ended the work, if anything did.
         self._failure: BaseException | None = None
+        self._maps = 0
         self._deadline = math.inf if seconds is None else time.monotonic() + seconds
 
     def go_on(self, seconds: float) -> None:
@@ -69,9 +70,18 @@ class Workers:
                 self._failure = self._failure or error
                 raise
 
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            try:
-                return list(pool.map(watched, items))
-            except BaseException as error:
-                self._failure = self._failure or error
-                raise self._failure from None
+        with self._lock:
+            self._maps += 1
+        try:
+            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                try:
+                    return list(pool.map(watched, items))
+                except BaseException as error:
+                    self._failure = self._failure or error
+                    raise self._failure from None
+        finally:
+            with self._lock:
+                self._maps -= 1
+                if not self._maps:
+                    # Nobody is at work any more: whoever handles the failure may have other work done.
+                    self._failure = None
