@@ -42,7 +42,7 @@ def read_rows(path: Path) -> list[Row]:
     """
     if not path.is_file():
         raise BenchmarkError(f"{path}: no such results file; make one with `coralopt bench -o {path}`")
-    rows = _read_parquet(path) if path.suffix == ".parquet" else _read_lines(path)
+    rows = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_lines(path)
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or row.get("format") != FORMAT or "key" not in row:
             raise BenchmarkError(
@@ -90,7 +90,7 @@ def _strange(row: Row) -> Iterator[str]:
 def write_rows(rows: Iterable[Row], path: Path) -> None:
     """Write rows to a new file, Parquet or JSON lines by its suffix, beside its place and renamed."""
     with replacing(path, None) as temporary:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             _write_parquet(list(rows), temporary)
         else:
             temporary.write_text("".join(_line(row) for row in rows), encoding="utf-8")
@@ -104,7 +104,7 @@ class ResultsFile:
     """
 
     def __init__(self, path: Path, settings: Settings) -> None:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             raise BenchmarkError(f"{path}: a running bench writes JSON lines; name it .jsonl and pack it afterwards")
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ from coralopt.catalog.gcp import gpus_of, read_skus
 from coralopt.catalog.json_members import Place, members
 from coralopt.catalog.loaders import configuration_name, gpus, node_configurations, offers
 from coralopt.errors import CoraloptError
+from coralopt.numbers import read_number
 
 #: GPUs as clouds and SkyPilot call them -> the catalog's name; other names are looked up as they are.
 _GPU_NAMES = {
@@ -271,7 +272,7 @@ def _amount(text: str) -> float | None:
     if not text:
         return None
     with contextlib.suppress(ValueError):
-        if 0 <= (value := float(text)) < float("inf"):
+        if 0 <= (value := read_number(text)) < float("inf"):
             return value
     raise ValueError(f"{text} is neither a price nor a count; give a plain number from 0 on, like 1030.5")
 
@@ -343,7 +344,7 @@ def _aws_price(attributes: Mapping[str, str], price: str, currency: str) -> Iter
         raise ValueError(f"{kind}: a price in {currency}; USD is known")
     # Capacity blocks, paid for ahead, cost 0 an hour.
     if usd_h:
-        count = int(attributes["gpu"])
+        count = _gpu_count(attributes["gpu"])
         yield attributes["regionCode"], _AWS.get(kind.split(".")[0], ""), count, kind, (usd_h, None, None)
 
 

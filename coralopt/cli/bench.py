@@ -16,6 +16,7 @@ from coralopt.cli.console import (
     JsonFlag,
     OptionList,
     file_to_write,
+    file_to_write_as,
     folder_to_write,
     parse_options,
     print_json,
@@ -126,7 +127,11 @@ class BenchOutput(OptionGroup):
     jobs: int = option(1, "Runs at a time; more disturb the seconds.", "--jobs", "-j", least=1)
     retry: list[str] | None = option(None, "Repeat runs with this outcome, e.g. 'died' or 'not run: licence'.")
     output: Path = option(
-        Path("bench.jsonl"), "Results file; continued when it exists.", "--output", "-o", check=file_to_write
+        Path("bench.jsonl"),
+        "Results file; continued when it exists.",
+        "--output",
+        "-o",
+        check=file_to_write_as(".jsonl", ".parquet"),
     )
     solu: Path | None = option(None, "Known values of model files, in MIPLIB's form.")
     logs: Path | None = option(None, "Folder for the solvers' own logs.", check=folder_to_write)
@@ -266,7 +271,10 @@ def library(
 def pack(
     results: ResultsArgument,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="New file, .parquet or .jsonl.", callback=file_to_write)
+        Path,
+        typer.Option(
+            "--output", "-o", help="New file, .parquet or .jsonl.", callback=file_to_write_as(".parquet", ".jsonl")
+        ),
     ],
     json_output: JsonFlag = False,
 ) -> None:

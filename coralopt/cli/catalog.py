@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, file_to_write
+from coralopt.cli.console import JsonFlag, file_to_write_as
 from coralopt.cli.present import CommandOutput, present
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def import_prices(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The catalog; your own by default.", callback=file_to_write),
+        typer.Option("--output", "-o", help="The catalog; your own by default.", callback=file_to_write_as(".csv")),
     ] = None,
     date: Annotated[str | None, typer.Option(help="Date of the prices; that of the file by default.")] = None,
     source: Annotated[str, typer.Option(help="Where they are from; the file by default.")] = "",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, file_to_write, progress_bar
+from coralopt.cli.console import JsonFlag, file_to_write_as, progress_bar
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.present import CommandOutput, present
 
@@ -16,7 +16,9 @@ def certify(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the plan with the certificate here.", callback=file_to_write),
+        typer.Option(
+            "--output", "-o", help="Write the plan with the certificate here.", callback=file_to_write_as(".json")
+        ),
     ] = None,
     seed: Annotated[
         int | None,

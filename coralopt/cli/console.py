@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -19,6 +19,10 @@ from rich.segment import Segment
 
 from coralopt.errors import CoraloptError, OptionError
 from coralopt.types import Progress
+
+#: Endings of names that say what is in a file.
+_FORMATS = {".csv", ".gz", ".json", ".jsonl", ".lp", ".mps", ".parquet", ".sol", ".yaml", ".yml", ".zip"}
+_FORMATS |= {".htm", ".html", ".md", ".pdf", ".png", ".svg", ".tex"}
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines instead of tables.")]
 ScenarioArgument = Annotated[
@@ -49,6 +53,25 @@ def file_to_write(path: Path | None) -> Path | None:
         if not os.access(path.parent, os.W_OK):
             raise OptionError(f"{path}: the folder {path.parent} cannot be written to; name another place")
     return path
+
+
+def file_to_write_as(*endings: str) -> Callable[[Path | None], Path | None]:
+    """Callback of an option that names a file of one format, or of one of several: whatever reads it tells by its name.
+
+    Args:
+        endings: Of names of such files, with their dots, the usual one first, which is also the one that may stand before
+            ``.gz``. A name without an ending of a known format is taken.
+    """
+
+    def check(path: Path | None) -> Path | None:
+        if path is not None:
+            packed = path.suffix.lower() == ".gz" and ".gz" in endings
+            said = (path.with_suffix("") if packed else path).suffix.lower()
+            if said in _FORMATS and said not in (endings[:1] if packed else endings):
+                raise OptionError(f"{path}: its name says {said}, which is not what is written; end it in {endings[0]}")
+        return file_to_write(path)
+
+    return check
 
 
 def keep_apart(read: Iterable[str | Path | None], *written: Path | None) -> None:

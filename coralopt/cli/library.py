@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, OptionList, file_to_write, parse_options, progress_bar, say
+from coralopt.cli.console import JsonFlag, OptionList, file_to_write, file_to_write_as, parse_options, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
@@ -196,7 +196,7 @@ def plot(
 @app.command()
 def export(
     library: LibraryArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file.", callback=file_to_write)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file.", callback=file_to_write_as(".csv"))],
     phase: PhaseOption = None,
     scenario: ScenarioOption = None,
 ) -> None:

@@ -16,6 +16,7 @@ from coralopt.cli.console import (
     OptionList,
     ScenarioArgument,
     file_to_write,
+    file_to_write_as,
     parse_options,
     progress_bar,
 )
@@ -80,7 +81,7 @@ def solve_file(
     ] = True,
     confirm: Annotated[str | None, typer.Option(help="A second back end, which must not contradict.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Solution file to write.", callback=file_to_write)
+        Path | None, typer.Option("--output", "-o", help="Solution file to write.", callback=file_to_write_as(".sol"))
     ] = None,
     json_output: JsonFlag = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import file_to_write, parse_pairs, say
+from coralopt.cli.console import file_to_write_as, parse_pairs, say
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.errors import OptionError
 
@@ -78,7 +78,9 @@ def _counts(name: str, items: list[str] | None) -> dict[str, int]:
     return {key: int(text) for key, text in pairs.items()}
 
 
-OutputFile = Annotated[Path, typer.Option("--output", "-o", help="The scenario file, .yaml.", callback=file_to_write)]
+OutputFile = Annotated[
+    Path, typer.Option("--output", "-o", help="The scenario file, .yaml.", callback=file_to_write_as(".yaml", ".yml"))
+]
 ForceFlag = Annotated[bool, typer.Option("--force", help="Replace the file when it exists.")]
 
 

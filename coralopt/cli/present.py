@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import RenderableType
 
-from coralopt.cli.console import JsonFlag, file_to_write, harmless, print_json, print_rich, say
+from coralopt.cli.console import JsonFlag, file_to_write_as, harmless, print_json, print_rich, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK, exit_code
 from coralopt.cli.option_groups import OptionGroup, option
 from coralopt.errors import CoraloptError
@@ -85,9 +85,13 @@ def write_page(page: Page, path: Path, open_page: bool = False) -> str:
 class PlanOutput(OptionGroup):
     """Where a plan goes and how it is shown."""
 
-    output: Path | None = option(None, "Write the plan document here.", "--output", "-o", check=file_to_write)
+    output: Path | None = option(
+        None, "Write the plan document here.", "--output", "-o", check=file_to_write_as(".json")
+    )
     pipelines: bool = option(False, "Draw every instance's pipeline.")
-    page: Path | None = option(None, "Write the plan's web page here, see `coralopt report`.", check=file_to_write)
+    page: Path | None = option(
+        None, "Write the plan's web page here, see `coralopt report`.", check=file_to_write_as(".html", ".htm")
+    )
     open_page: bool = option(False, "Open the plan's web page in the browser; plan.html without --page.", "--open")
     json_output: JsonFlag = False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coralopt.cli.console import JsonFlag, file_to_write, parse_whole_numbers, progress_bar
+from coralopt.cli.console import JsonFlag, file_to_write_as, parse_whole_numbers, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import Device
@@ -92,7 +92,10 @@ def profile(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="File of measured times; other nodes in it are kept.", callback=file_to_write
+            "--output",
+            "-o",
+            help="File of measured times; other nodes in it are kept.",
+            callback=file_to_write_as(".json"),
         ),
     ],
     configuration: Annotated[str, typer.Option(help="Node configuration that is measured, for example 1xH200.")],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import file_to_write, keep_apart, progress_bar, say
+from coralopt.cli.console import file_to_write_as, keep_apart, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED
 from coralopt.cli.present import write_page
 from coralopt.cli.shared_options import LibraryFile
@@ -26,9 +26,9 @@ def report(
             metavar="FILE...", help="A plan, alone or with its simulation; or another result; see docs/report.md."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.", callback=file_to_write)] = Path(
-        "page.html"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The page.", callback=file_to_write_as(".html", ".htm"))
+    ] = Path("page.html"),
     open_page: OpenFlag = False,
     analyse: Annotated[
         bool,

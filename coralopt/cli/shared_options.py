@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from coralopt.cli.console import OptionList, file_to_write, parse_options
+from coralopt.cli.console import OptionList, file_to_write_as, parse_options
 from coralopt.cli.option_groups import OptionGroup, option
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _library_file(path: Path | None) -> Path | None:
     """A library is read where there is one, else written."""
-    return path if path is not None and path.is_file() else file_to_write(path)
+    return path if path is not None and path.is_file() else file_to_write_as(".parquet")(path)
 
 
 LibraryFile = Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, file_to_write, keep_apart, progress_bar
+from coralopt.cli.console import JsonFlag, file_to_write_as, keep_apart, progress_bar
 from coralopt.cli.present import CommandOutput, present
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def show(
         ),
     ] = False,
     csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write the lines of the bill here, as CSV.", callback=file_to_write)
+        Path | None,
+        typer.Option("--csv", help="Write the lines of the bill here, as CSV.", callback=file_to_write_as(".csv")),
     ] = None,
     json_output: JsonFlag = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write, keep_apart, progress_bar
+from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write, file_to_write_as, keep_apart, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present, write_page
 from coralopt.cli.shared_options import LibraryOptions, SolverOptions
@@ -24,10 +24,12 @@ class SweepOutput(OptionGroup):
         "Keep the points in this Parquet file; the same command goes on where it stopped.",
         "--output",
         "-o",
-        check=file_to_write,
+        check=file_to_write_as(".parquet"),
     )
     restart: bool = option(False, "Forget the points that the file holds.", "--restart")
-    page: Path | None = option(None, "Write a web page of the points and the Pareto front here.", check=file_to_write)
+    page: Path | None = option(
+        None, "Write a web page of the points and the Pareto front here.", check=file_to_write_as(".html", ".htm")
+    )
     plot: Path | None = option(
         None, "Draw cost over the first axis and the Pareto front into this file (.svg).", check=file_to_write
     )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, OptionList, ScenarioArgument, file_to_write, parse_options, progress_bar
+from coralopt.cli.console import JsonFlag, OptionList, ScenarioArgument, file_to_write_as, parse_options, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
 
@@ -51,7 +51,12 @@ def templates(
     rules: RuleOptions,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Parquet file; the cache directory by default.", callback=file_to_write),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Parquet file; the cache directory by default.",
+            callback=file_to_write_as(".parquet"),
+        ),
     ] = None,
     rebuild: Annotated[bool, typer.Option(help="Build even when a stored library fits.")] = False,
     json_output: JsonFlag = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write, parse_pairs, progress_bar, say
+from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write_as, parse_pairs, progress_bar, say
 from coralopt.cli.option_groups import takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.workload_options import (
@@ -17,6 +17,7 @@ from coralopt.cli.workload_options import (
     GeneratorArgument,
     HourOptions,
     MixOptions,
+    ModelFile,
     OriginOptions,
     OutputOption,
     SortFlag,
@@ -132,7 +133,7 @@ def classes(
 @takes_groups
 def fit(
     trace: TraceArgument,
-    output: OutputOption,
+    output: ModelFile,
     origin: OriginOptions,
     model: Annotated[str | None, typer.Option(help="Only the requests of this model.")] = None,
     sort: SortFlag = False,
@@ -252,7 +253,12 @@ def demand(
     trace: TraceArgument,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write epoch,model,phase,tokens_s here.", callback=file_to_write),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write epoch,model,phase,tokens_s here.",
+            callback=file_to_write_as(".csv", ".gz", ".parquet"),
+        ),
     ] = None,
     epoch: Annotated[float, typer.Option(help="Length of an epoch, s; the paper's is 360.")] = 360.0,
     epochs: Annotated[int | None, typer.Option(help="How many; as many as hold every request by default.")] = None,
@@ -339,7 +345,7 @@ def availability(
 @takes_groups
 def fit_availability_command(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="Hourly GPU table, CSV or Parquet.")],
-    output: OutputOption,
+    output: ModelFile,
     origin: OriginOptions,
     json_output: JsonFlag = False,
 ) -> None:

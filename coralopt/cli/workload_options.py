@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import file_to_write
+from coralopt.cli.console import file_to_write_as
 from coralopt.cli.option_groups import OptionGroup, option
 
 if TYPE_CHECKING:
@@ -21,7 +21,16 @@ TraceArgument = Annotated[
 ]
 GeneratorArgument = Annotated[str, typer.Argument(metavar="GEN", help="Packaged generator or generator file.")]
 OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Write here; .parquet and .gz are understood.", callback=file_to_write)
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write here; .parquet and .gz are understood.",
+        callback=file_to_write_as(".csv", ".gz", ".parquet"),
+    ),
+]
+ModelFile = Annotated[
+    Path, typer.Option("--output", "-o", help="Write the model here.", callback=file_to_write_as(".json"))
 ]
 SortFlag = Annotated[bool, typer.Option("--sort", help="Sort a plain trace that is out of order.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Equal seeds give equal results.")]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coralopt.errors import CoraloptError
+from coralopt.numbers import read_number
 from coralopt.profiling.fit import Phase, Point
 from coralopt.profiling.profile import ProfileOptions
 from coralopt.throughput.engines import graph_sizes
@@ -239,7 +240,7 @@ def _number(row: Mapping[str, Any], key: str, where: str, default: float | None 
     if value in (None, "") and default is not None:
         return default
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = read_number(value)
     except (TypeError, ValueError):
         raise CoraloptError(f"{where}: {key} is {value!r}, not a number") from None
     if not math.isfinite(number) or number < 0:

@@ -62,7 +62,7 @@ def _quantiles(path: Path) -> dict[str, object]:
         for row in rows:
             for side, column in _SIDES.items():
                 value = row[column] or ""
-                if not value.isdecimal() or not 0 < int(value) <= 10**8:
+                if not (value.isascii() and value.isdecimal()) or not 0 < int(value) <= 10**8:
                     raise ValueError(f"line {rows.line_num}: {column} is {value[:30]!r}, not a whole number above 0")
                 columns[side].append(int(value))
     if not columns["input"]:

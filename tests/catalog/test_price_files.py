@@ -297,6 +297,8 @@ def test_skus_of_newer_machines_and_other_ways_to_pay(tmp_path: Path) -> None:
         ("region,instance_type,gpu,gpus,usd_h,quota\nx,y,L4,1,1,4.5\n", "line 2: 4.5 is no quota; give a whole number"),
         ("region,instance_type,gpu,gpus,usd_h\n", "no prices below the header"),
         ("region;instance_type;gpu;gpus;usd_h\nx;y;L4;1;$30.5\n", r"line 2: \$30.5 is neither a price"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,1_030.5\n", "line 2: 1_030.5 is neither a price"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,\u0661,1\n", "line 2: \u0661 is neither a price nor a count"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,L4\n", "line 2: 3 fields where the header has 5"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,2,3\n", "line 2: 6 fields where the header has 5"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y\0z,L4,1,2\n", "no instance type"),

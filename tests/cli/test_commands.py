@@ -53,14 +53,13 @@ def test_a_command_alone_is_the_same_as_among_all(name: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "plan mine.yaml -o mine.yaml",
-        "plan mine.yaml --page ./mine.yaml",
-        "plan mine.yaml -o new.html --page new.html",
-        "plan mine.yaml -o new.html --open",
-        "plan mine.yaml --simulate --trace requests.csv -o requests.csv",
-        "sweep mine.yaml --vary demand.all=1,2 --page mine.yaml",
-        "show plan.json --csv plan.json",
-        "report plan.json -o plan.json",
+        "plan mine.json -o mine.json",
+        "plan mine --page ./mine",
+        "plan mine.yaml -o new --page new",
+        "plan mine.yaml --simulate --trace requests -o requests",
+        "sweep mine --vary demand.all=1,2 --page mine",
+        "show plan --csv plan",
+        "report plan -o plan",
         "simulate plan.json -o plan.json",
         "simulate plan.json 5=mine.yaml -o mine.yaml",
         "simulate plan.json --trace requests.csv -o requests.csv",
@@ -71,7 +70,11 @@ def test_nothing_is_written_over_what_is_read(
 ) -> None:
     """Nor two results into one file: refused before any work, and the files stay."""
     (tmp_path / "mine.yaml").write_text("models: {}")
+    (tmp_path / "mine.json").write_text("{}")
     (tmp_path / "requests.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,10\n")
+    # A name without an ending says no format, so that it is taken wherever a file is written.
+    for path in list(tmp_path.iterdir()):
+        path.with_suffix("").write_bytes(path.read_bytes())
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     said = run_cli(*command.split())
     assert said.returncode == 2

@@ -136,6 +136,7 @@ def test_lengths_of_a_trace(tmp_path: Path) -> None:
         ("arrival_s,input\n0,1\n", "no columns input_tokens and output_tokens"),
         ("input_tokens,output_tokens\n", "no requests"),
         ("input_tokens,output_tokens\n5,7\n5,-3\n", "line 3: output_tokens is '-3', not a whole number above 0"),
+        ("input_tokens,output_tokens\n5,\u0663", "line 2: output_tokens is '\u0663', not a whole number above 0"),
         ("input_tokens,output_tokens\n5\n", "line 2: output_tokens is '', not a whole number above 0"),
     ],
 )

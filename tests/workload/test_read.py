@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import numpy as np
@@ -129,9 +130,39 @@ def test_times_too_late_to_count_windows_up_to(name: str, text: str, message: st
     (tmp_path / name).write_text(text)
     with pytest.raises(WorkloadError, match=message):
         read_trace(tmp_path / name)
-    with pytest.raises(WorkloadError, match="must be at most 1e\\+09 s"):
+    with pytest.raises(WorkloadError, match="until 2e\\+09 s, more than 1e\\+09 s"):
         Trace([0.0, 2e9], [1, 1], [1, 1])  # type: ignore[arg-type]
     assert describe(Trace([0.0, 9e8], [1, 1], [1, 1])).count_cv.keys() == {60.0}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1_000,1,1", "arrival must be seconds, not '1_000'"),
+        ("\u0661,1,1", "arrival must be seconds, not '\u0661'"),
+        ("1,1_000,1", "input tokens must be a whole number, at least 0 and below 2^31, not '1_000'"),
+        ("1,1,\uff11", "output tokens must be a whole number, at least 0 and below 2^31, not '\uff11'"),
+    ],
+)
+def test_numbers_are_in_plain_digits(row: str, message: str, tmp_path: Path) -> None:
+    """``float`` takes Python's own notation and the digits of other scripts; a trace that has them is refused."""
+    path = tmp_path / "p.csv"
+    path.write_text(f"arrival_s,input_tokens,output_tokens\n0,1,1\n{row}")
+    with pytest.raises(WorkloadError, match=re.escape(f"line 3: {message}")):
+        read_trace(path)
+
+
+def test_the_last_line_may_lack_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n\u00a01.5 ,2,3")
+    assert read_trace(path).arrival_s.tolist() == [0.0, 1.5]
+
+
+def test_tokens_of_hundreds_of_digits_are_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(f'{{"timestamp": 0, "input_length": 1{"0" * 400}, "output_length": 1}}\n')
+    with pytest.raises(WorkloadError, match="line 1: input tokens must be a whole number"):
+        read_trace(path)
 
 
 def test_many_mistakes_are_cut(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class TraceDemand:
 def is_demand_table(path: str | Path) -> bool:
     """Whether the file is a table ``epoch,model,phase,tokens_s`` rather than a trace, by its columns."""
     source = Path(path)
-    if source.suffix == ".parquet":
+    if source.suffix.lower() == ".parquet":
         import pyarrow.parquet as parquet
 
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from coralopt.errors import Mistake, WorkloadError
+from coralopt.numbers import read_number
 from coralopt.replacing import replacing
 
 if TYPE_CHECKING:
@@ -113,9 +114,9 @@ def write_columns(path: Path, columns: Mapping[str, pa.Array | npt.NDArray[np.ge
     special = any(_SPECIAL.search(text) for text in texts)
     options = pc.WriteOptions(quoting_style="needed" if special else "none", quoting_header="none")
     with replaced(path) as temporary:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             pq.write_table(table, temporary, compression="zstd")
-        elif path.suffix == ".gz":
+        elif path.suffix.lower() == ".gz":
             # No file name and no time in the header: equal tables give equal bytes.
             with temporary.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
                 pc.write_csv(table, packed, options)
@@ -129,7 +130,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[st
     Raises:
         WorkloadError: The file cannot be read, has no header, lacks a column, or has one too many.
     """
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         table = read_parquet(path)
         _check_header(path, table.column_names, columns)
         for index, values in enumerate(zip(*(table.column(name).to_pylist() for name in columns), strict=True)):
@@ -233,8 +234,8 @@ def number_cell(
 
     def read(cell: object) -> float:
         try:
-            value = math.nan if isinstance(cell, bool) else float(cell)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+            value = math.nan if isinstance(cell, bool) else read_number(cell)
+        except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not (0 <= value <= most and value < math.inf) or (above and value == 0) or (whole and value % 1):
             raise ValueError(f"{words}, not {shown(cell)}")

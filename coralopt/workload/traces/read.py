@@ -28,6 +28,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -38,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import Mistake, WorkloadError
+from coralopt.numbers import read_number
 from coralopt.types import Progress
 from coralopt.workload.files.tables import (
     MOST_MISTAKES,
@@ -48,7 +50,7 @@ from coralopt.workload.files.tables import (
     refuse,
     shown,
 )
-from coralopt.workload.traces.trace import MOST_S, UNNAMED, Trace
+from coralopt.workload.traces.trace import UNNAMED, Trace
 
 FORMATS = ("azure", "burstgpt", "mooncake", "usage", "columns", "plain")
 PLAIN_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
@@ -120,7 +122,7 @@ def read_trace_file(
             numbers, negative or not whole lengths, times that fall; or the file is empty or unreadable.
     """
     source = Path(path)
-    if source.suffix == ".parquet":
+    if source.suffix.lower() == ".parquet":
         if columns:
             raise WorkloadError(f"{source}: columns are named for CSV and JSON lines; rename them in a Parquet file")
         return _from_parquet(source, bool(sort))
@@ -327,13 +329,18 @@ def _gather(path: Path, name: str, rows: Iterator[_Row], sort: bool, progress: P
     arrivals = np.array(times)
     if name != "plain":
         arrivals -= arrivals.min()
-    if arrivals.max() > MOST_S:
-        raise WorkloadError(
-            f"{path}: requests arrive until {arrivals.max():g} s, more than {MOST_S:g} s (30 years); look for a wrong time, "
-            "or one in another unit"
-        )
-    trace = Trace.in_order(arrivals, np.asarray(inputs), np.asarray(outputs), np.asarray(model), tuple(models))
+    with _said_of(path):
+        trace = Trace.in_order(arrivals, np.asarray(inputs), np.asarray(outputs), np.asarray(model), tuple(models))
     return TraceFile(trace, name, failed, out_of_order)
+
+
+@contextmanager
+def _said_of(path: Path) -> Iterator[None]:
+    """What is wrong with the requests of a trace is said of its file."""
+    try:
+        yield
+    except (WorkloadError, TypeError) as error:
+        raise WorkloadError(f"{path}: {str(error).removeprefix('trace: ')}") from error
 
 
 def _from_parquet(path: Path, sort: bool) -> TraceFile:
@@ -353,18 +360,16 @@ def _from_parquet(path: Path, sort: bool) -> TraceFile:
         encoded = table.column("model").combine_chunks().dictionary_encode()
         model = np.asarray(encoded.indices, dtype=np.int32)
         models = tuple(str(name) for name in encoded.dictionary.to_pylist())
-    try:
+    with _said_of(path):
         falls = int(np.count_nonzero(np.diff(columns[0]) < 0))
         arrival, inputs, outputs = columns
         trace = (Trace.in_order if sort else Trace)(arrival, inputs, outputs, model, models)
-    except (WorkloadError, TypeError) as error:
-        raise WorkloadError(f"{path}: {error}") from error
     return TraceFile(trace, "plain", 0, falls)
 
 
 def _seconds(value: object) -> float:
     try:
-        seconds = float(value)  # type: ignore[arg-type]
+        seconds = read_number(value)
     except (TypeError, ValueError):
         raise ValueError("must be seconds") from None
     except OverflowError:

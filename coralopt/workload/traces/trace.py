@@ -16,7 +16,7 @@ from coralopt.types import Bools, Floats, Ints
 UNNAMED = ""
 
 #: Latest arrival, s: what counts windows from 0 on would not end beyond it.
-MOST_S = 1e9
+_MOST_S = 1e9
 
 #: Most values of one array that a message quotes.
 _QUOTED = 3
@@ -73,9 +73,10 @@ class Trace:
             raise WorkloadError(f"trace: arrival_s must be finite: {_examples(arrival_s, ~np.isfinite(arrival_s))}")
         if count and arrival_s.min() < 0:
             raise WorkloadError(f"trace: arrival_s must be at least 0 s: {_examples(arrival_s, arrival_s < 0)}")
-        if count and arrival_s.max() > MOST_S:
+        if count and arrival_s.max() > _MOST_S:
             raise WorkloadError(
-                f"trace: arrival_s must be at most {MOST_S:g} s: {_examples(arrival_s, arrival_s > MOST_S)}"
+                f"trace: requests arrive until {arrival_s.max():g} s, more than {_MOST_S:g} s (30 years); look for a wrong "
+                "time, or one in another unit"
             )
         falls = np.flatnonzero(np.diff(arrival_s) < 0)
         if len(falls):
