@@ -75,8 +75,8 @@ def cheapest_that_holds(
         ``None`` where the plan is expected to hold, or no other would be known to.
     """
     plan = outcome.plan
-    asked = {phase.key: phase.attainment for phase in plan.resolved.model_phases}
-    wanted = {key: asked.get(key) or USUAL_SHARE for key in expected}
+    attainment = {phase.key: phase.attainment for phase in plan.resolved.model_phases}
+    wanted = {key: attainment.get(key) or USUAL_SHARE for key in expected}
     mark, share = plan.certificate, USUAL_SHARE
     if all(expected[key] >= wanted[key] for key in expected) if mark is None else not mark.failed:
         return None
@@ -84,7 +84,9 @@ def cheapest_that_holds(
     if mark is not None:
         share = (1 + answer.share) / 2
     how = (
-        f"`--attainment {share:g}`" if mark is not None or None in asked.values() else "the same command with more time"
+        f"`--attainment {share:g}`"
+        if mark is not None or None in attainment.values()
+        else "the same command with more time"
     )
     answer = replace(answer, how=f"{how} looks on")
     if plan.on_infeasible != "met":

@@ -175,13 +175,13 @@ def make_plan(
     for row, region, count in zip(*columns, strict=True):
         if patterns is not None and row >= len(library):
             shared = shared_instances(scenario, patterns, row - len(library), region, groups)
-            made = [item.model_copy(update={"count": count}) for item in shared]
+            of_row = [item.model_copy(update={"count": count}) for item in shared]
         else:
-            made = [own.instance(row, region, count)]
+            of_row = [own.instance(row, region, count)]
         # Not what else costs taken from the whole: beside a dear unmet demand that is mostly rounding.
-        added = sum((item.count - item.kept) * item.price_usd_h for item in made)
+        added = sum((item.count - item.kept) * item.price_usd_h for item in of_row)
         initialization += added * float(problem.penalties[row])
-        instances += made
+        instances += of_row
     classes = planned_classes(problem, allocation)
     provisioning = (
         sum(item.nodes * item.usd_h for item in classes)

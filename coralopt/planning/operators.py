@@ -57,9 +57,9 @@ def unmet_prices(scenario: ResolvedScenario) -> Floats | None:
     for p, phase in enumerate(scenario.model_phases):
         unmet = rules[phase.served].unmet_usd_mtok if phase.served in rules else None
         if unmet is not None:
-            given, made = unmet
-            mixed = made + given * phase.mean_input_tokens / max(phase.mean_output_tokens, 1e-9)
-            usd_mtok = {"prefill": given, "decode": made, "mixed": mixed}[phase.phase]
+            per_input, per_output = unmet
+            mixed = per_output + per_input * phase.mean_input_tokens / max(phase.mean_output_tokens, 1e-9)
+            usd_mtok = {"prefill": per_input, "decode": per_output, "mixed": mixed}[phase.phase]
             prices[p] = usd_mtok * USD_H_PER_TOKEN_S
     return prices if np.isfinite(prices).any() else None
 
@@ -123,28 +123,28 @@ def planned_cases(
 def _supply(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SupplyClass, ...]:
     shape = scenario.availability.shape
     names = list(dict.fromkeys(item.name for item in scenario.operations.classes))
-    found = {name: SupplyClass(name, np.zeros(shape, np.int64), np.zeros(shape)) for name in names}
+    classes = {name: SupplyClass(name, np.zeros(shape, np.int64), np.zeros(shape)) for name in names}
     left = scenario.availability.copy()
     # Where an epoch offers less than the classes hold, reserved nodes stay longest.
     for item in sorted(scenario.operations.classes, key=lambda item: item.name != "reserved"):
         if item.configuration in configurations and item.region in scenario.regions:
             place = scenario.regions.index(item.region), list(configurations).index(item.configuration)
             count = min(item.nodes, int(left[place]))
-            found[item.name].nodes[place] = count
-            found[item.name].price[place] = item.usd_h
+            classes[item.name].nodes[place] = count
+            classes[item.name].price[place] = item.usd_h
             left[place] -= count
-    return tuple(item for item in found.values() if item.nodes.any())
+    return tuple(item for item in classes.values() if item.nodes.any())
 
 
 def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SideConstraint, ...]:
-    asked = scenario.operations
+    operations = scenario.operations
     keys = scenario.model_keys
     node = {configuration.name: configuration for configuration in scenario.configurations}
     hosts = [(c, node[name].gpu.name, node[name].count) for c, name in enumerate(configurations)]
-    rows = _limits("limits", asked.limits, hosts)
-    for region, limits in asked.regions:
+    rows = _limits("limits", operations.limits, hosts)
+    for region, limits in operations.regions:
         rows += _limits(f"pool.regions.{region}.limits", limits, hosts, regions=(scenario.regions.index(region),))
-    for model, rule in asked.models:
+    for model, rule in operations.models:
         place = f"models.{keys[model]}"
         mine = tuple(p for p, phase in enumerate(scenario.model_phases) if phase.served == model)
         rows += _limits(f"{place}.limits", rule.limits, hosts, phases=mine)
@@ -243,10 +243,10 @@ def planned_classes(problem: AllocationProblem, allocation: Allocation) -> tuple
         return ()
     used = np.zeros(problem.price.shape, dtype=np.int64)
     np.add.at(used, allocation.region, problem.usage[allocation.template].astype(np.int64) * allocation.count[:, None])
-    found = []
+    classes = []
     for r, c in np.argwhere(used > 0).tolist():
         for name, price, count in taken(pieces_of(problem, r, c), int(used[r, c])):
-            found.append(
+            classes.append(
                 PlannedNodeClass(
                     region=problem.region_names[r],
                     configuration=problem.configuration_names[c],
@@ -255,7 +255,7 @@ def planned_classes(problem: AllocationProblem, allocation: Allocation) -> tuple
                     usd_h=price,
                 )
             )
-    return tuple(found)
+    return tuple(classes)
 
 
 def parse_forbidden(items: Sequence[str]) -> Mapping[str, list[str]]:
@@ -266,10 +266,10 @@ def parse_forbidden(items: Sequence[str]) -> Mapping[str, list[str]]:
     """
     from coralopt.errors import OptionError
 
-    found: dict[str, list[str]] = {}
+    by_model: dict[str, list[str]] = {}
     for item in items:
         model, separator, word = item.rpartition(":")
         if not separator or not model or not word:
             raise OptionError(f"--forbid {item!r}: expected MODEL:GPU or MODEL:CONFIGURATION, for example qwen3-32b:L4")
-        found.setdefault(model, []).append(word)
-    return found
+        by_model.setdefault(model, []).append(word)
+    return by_model

@@ -125,14 +125,14 @@ class Attempts:
         try:
             search = self.search_for(request, refused_by_now(one.plan))
             try:
-                found = self._found(search)
+                cheapest = self._found(search)
             except (InfeasibleError, NoSolutionError):
                 return None, search.cut_short
         except KeyboardInterrupt:
             return None, "Ctrl-C"
-        models = dict.fromkeys(item.model for item in found.plan.instances)
-        is_new = all(search.races.refused(instances_of(found.plan, model)) is None for model in models)
-        return (found if is_new and not found.cut_short else None), found.cut_short
+        models = dict.fromkeys(item.model for item in cheapest.plan.instances)
+        is_new = all(search.races.refused(instances_of(cheapest.plan, model)) is None for model in models)
+        return (cheapest if is_new and not cheapest.cut_short else None), cheapest.cut_short
 
     def _found(self, search: PromiseSearch) -> Promised:
         """The plan of a search."""
