@@ -21,21 +21,18 @@ from coralopt.cli.launch_options import (
     LaunchMode,
     ListenOptions,
     LocalRouterOptions,
-    ManifestOptions,
-    NodeOptions,
     PlanFile,
     RunFolder,
     ServerOptions,
-    Target,
     WhereArgument,
     controller,
     need_runtime_extra,
     require_runnable,
-    target_files,
 )
 from coralopt.cli.option_groups import takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.rollout import rollout
+from coralopt.cli.target_options import ManifestOptions, NodeOptions, Target, target_files
 from coralopt.errors import LaunchError
 
 if TYPE_CHECKING:

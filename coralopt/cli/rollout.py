@@ -15,18 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coralopt.cli.console import say
-from coralopt.cli.launch_options import (
-    EngineOptions,
-    LaunchMode,
-    ManifestOptions,
-    NodeOptions,
-    PlanFile,
-    RolloutOptions,
-    Target,
-    addresses,
-    require_runnable,
-    target_files,
-)
+from coralopt.cli.launch_options import EngineOptions, LaunchMode, PlanFile, require_runnable
+from coralopt.cli.target_options import ManifestOptions, NodeOptions, RolloutOptions, Target, addresses, target_files
 from coralopt.errors import LaunchError
 
 if TYPE_CHECKING:

@@ -57,8 +57,8 @@ def sweep(
     from coralopt.planning.sweep import Sweep
     from coralopt.planning.sweep import sweep as run
     from coralopt.planning.variation import Variation
-    from coralopt.report.drawing import standalone
     from coralopt.report.pages.sweep import sweep_page
+    from coralopt.report.svg import standalone
     from coralopt.report.sweep import sweep_curves, sweep_table
 
     if files.plot is not None and files.plot.suffix != ".svg":

@@ -1,47 +1,15 @@
-"""Drawings as SVG text: pipelines to scale, bars, lines. Pages and notebooks show the same ones.
-
-Colours are classes, ``f0`` (areas), ``l0`` (lines) and ``t0`` (areas behind text), up to 7; ``drawing.css`` gives them
-values for light and dark. All text is escaped on its way in. A drawing is 360 units wide, so that its text can be read on
-a phone.
-"""
+"""Drawings as SVG text: pipelines to scale, bars, lines. Pages and notebooks show the same ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from coralopt.plan.parts import PlannedInstance
-
-#: Units from left to right.
-WIDTH = 360
-#: Different colours.
-COLOURS = 8
-#: Width of one character of the labels, about.
-_CHARACTER = 6.2
-
-
-def element(name: str, *inside: str, **attributes: object) -> Markup:
-    """An element; a text inside is escaped unless it is an element itself, ``_`` in a name of an attribute is ``-``."""
-    pairs = Markup("").join(
-        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _short(value))
-        for key, value in attributes.items()
-        if value is not None
-    )
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), pairs, Markup("").join(escape(item) for item in inside))
-
-
-def stylesheet() -> str:
-    """The colours of all drawings, as CSS below the class ``coralopt``."""
-    return files("coralopt.report").joinpath("drawing.css").read_text(encoding="utf-8")
-
-
-def colour_numbers(names: Iterable[str]) -> dict[str, int]:
-    """A colour for every name, in the order of the names; equal ones from the ninth on."""
-    return {name: number % COLOURS for number, name in enumerate(dict.fromkeys(names))}
+from coralopt.report.svg import CHARACTER, WIDTH, cut, element, short, svg, text_at, tipped
 
 
 @dataclass(frozen=True)
@@ -100,15 +68,15 @@ def bars(
     for number, (row, total) in enumerate(zip(rows, sums, strict=True)):
         top, x = 34 * number, 0.0
         text = row.text or form.format(total)
-        drawn.append(_text(_cut(row.label, WIDTH - _CHARACTER * (len(text) + 2)), 0, top + 12))
-        drawn.append(_text(text, WIDTH, top + 12, text_anchor="end", class_="strong"))
+        drawn.append(text_at(cut(row.label, WIDTH - CHARACTER * (len(text) + 2)), 0, top + 12))
+        drawn.append(text_at(text, WIDTH, top + 12, text_anchor="end", class_="strong"))
         drawn.append(element("rect", x=0, y=top + 17, width=WIDTH, height=11, class_="rail"))
         for part in row.parts:
             width = min(max(part.value, 0.0) * scale, WIDTH - x)
             if width > 0:
                 tip = part.tip or f"{part.name}: {form.format(part.value)}"
                 shape = element("rect", x=x, y=top + 17, width=width, height=11, class_=f"f{part.colour}")
-                drawn.append(_tipped(shape, tip))
+                drawn.append(tipped(shape, tip))
                 x += width
         if row.mark is not None:
             at = min(row.mark * scale, WIDTH - 1)
@@ -122,9 +90,9 @@ def bars(
             element("line", x1=at, x2=at, y1=34 * k + 15, y2=34 * k + 31, class_="limit") for k in range(len(rows))
         ]
         anchor = "end" if at > WIDTH / 2 else "start"
-        drawn.append(_text(f"{line[0]} {form.format(line[1])}", at, height + 12, text_anchor=anchor, class_="small"))
+        drawn.append(text_at(f"{line[0]} {form.format(line[1])}", at, height + 12, text_anchor=anchor, class_="small"))
         height += 18
-    return _svg(title, *_with_legend(drawn, height, named if len(set(named.values())) > 1 else {}, 0))
+    return svg(title, *_with_legend(drawn, height, named if len(set(named.values())) > 1 else {}, 0))
 
 
 @dataclass(frozen=True)
@@ -228,18 +196,18 @@ def lines(
         drawn.append(element("rect", x=left, y=top, width=width, height=bottom - top, class_="cursor"))
     for tick in y.ticks(y_ends):
         drawn.append(element("line", x1=left, x2=right, y1=down(tick), y2=down(tick), class_="grid"))
-        drawn.append(_text(y.form.format(tick), left - 5, down(tick) + 4, text_anchor="end", class_="small"))
+        drawn.append(text_at(y.form.format(tick), left - 5, down(tick) + 4, text_anchor="end", class_="small"))
     for tick in x.ticks(x_ends):
         drawn.append(element("line", x1=across(tick), x2=across(tick), y1=bottom, y2=bottom + 4, class_="axis"))
-        drawn.append(_text(x.form.format(tick), across(tick), bottom + 15, text_anchor="middle", class_="small"))
+        drawn.append(text_at(x.form.format(tick), across(tick), bottom + 15, text_anchor="middle", class_="small"))
     drawn.append(element("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
-    drawn.append(_text(x.label, (left + right) / 2, bottom + 30, text_anchor="middle", class_="small"))
-    drawn.append(_text(y.label, 0, 9, class_="small"))
+    drawn.append(text_at(x.label, (left + right) / 2, bottom + 30, text_anchor="middle", class_="small"))
+    drawn.append(text_at(y.label, 0, 9, class_="small"))
     for name, place in limits:
         drawn.append(element("line", x1=across(place), x2=across(place), y1=top, y2=bottom, class_="limit"))
         anchor = "end" if across(place) > WIDTH * 0.7 else "start"
         shift = -4 if anchor == "end" else 4
-        drawn.append(_text(name, across(place) + shift, bottom - 6, text_anchor=anchor, class_="small"))
+        drawn.append(text_at(name, across(place) + shift, bottom - 6, text_anchor=anchor, class_="small"))
     for line in series:
         shown = [
             k for k, (a, b) in enumerate(zip(line.x, line.y, strict=True)) if math.isfinite(a) and math.isfinite(b)
@@ -248,17 +216,17 @@ def lines(
         shapes = _shapes(replace(line, tips=tips), [(across(line.x[k]), down(line.y[k])) for k in shown])
         drawn.append(element("g", *shapes, data_series=line.name) if line.name else Markup("").join(shapes))
     named = {line.name: line.colour for line in series if line.name}
-    return _svg(title, *_with_legend(drawn, bottom + 36, named, left))
+    return svg(title, *_with_legend(drawn, bottom + 36, named, left))
 
 
 def _with_legend(drawn: list[Markup], height: int, named: Mapping[str, int], left: int) -> tuple[int, list[Markup]]:
     """New height, and the marks with a line a name below them, up to three side by side where they are short."""
-    longest = max((len(name) * _CHARACTER + 24 for name in named), default=0)
+    longest = max((len(name) * CHARACTER + 24 for name in named), default=0)
     columns = next((count for count in (3, 2) if longest * count <= WIDTH - left), 1)
     for k, (name, colour) in enumerate(named.items()):
         x, y = left + (WIDTH - left) / columns * (k % columns), height + 16 * (k // columns + 1)
         drawn.append(element("rect", x=x, y=y - 9, width=14, height=6, class_=f"f{colour}"))
-        drawn.append(_text(_cut(name, WIDTH - x - 20), x + 20, y - 2, class_="small"))
+        drawn.append(text_at(cut(name, WIDTH - x - 20), x + 20, y - 2, class_="small"))
     return height + 16 * -(-len(named) // columns) + 2, drawn
 
 
@@ -266,14 +234,14 @@ def _shapes(line: Line, points: Sequence[tuple[float, float]]) -> list[Markup]:
     if line.style == "points":
         tips = line.tips or [""] * len(points)
         circles = [element("circle", cx=a, cy=b, r=4, class_=f"f{line.colour} point") for a, b in points]
-        return [_tipped(circle, tip) if tip else circle for circle, tip in zip(circles, tips, strict=True)]
+        return [tipped(circle, tip) if tip else circle for circle, tip in zip(circles, tips, strict=True)]
     if line.style == "step":
         points = [
             corner for k, (a, b) in enumerate(points) for corner in ([(a, points[k - 1][1])] * (k > 0) + [(a, b)])
         ]
     if not points:
         return []
-    path = " ".join(f"{'L' if k else 'M'}{_short(a)} {_short(b)}" for k, (a, b) in enumerate(points))
+    path = " ".join(f"{'L' if k else 'M'}{short(a)} {short(b)}" for k, (a, b) in enumerate(points))
     return [element("path", d=path, class_=f"l{line.colour}" + (" dashed" if line.style == "dashed" else ""))]
 
 
@@ -307,19 +275,19 @@ def bands(title: str, items: Sequence[Band]) -> Markup:
                 (left - thick, left - thick - 5, "end") if side == 0 else (right, right + thick + 5, "start")
             )
             drawn.append(element("rect", x=x, y=y, width=thick, height=max(high, 1.0), class_="f7"))
-            drawn.append(_text(_cut(name, left - thick - 5), at, y + high / 2 + 4, text_anchor=anchor))
+            drawn.append(text_at(cut(name, left - thick - 5), at, y + high / 2 + 4, text_anchor=anchor))
             y += max(high, 1.0) + gap
-    middle = _short((left + right) / 2)
+    middle = short((left + right) / 2)
     for band in items:
         high = max(scale * band.value, 0.5)
         y0, y1 = tops[0][band.source], tops[1][band.target]
         tops[0][band.source] += high
         tops[1][band.target] += high
-        a, b, c, d = map(_short, (y0, y1, y1 + high, y0 + high))
-        x0, x1 = _short(left), _short(right)
+        a, b, c, d = map(short, (y0, y1, y1 + high, y0 + high))
+        x0, x1 = short(left), short(right)
         path = f"M{x0} {a} C{middle} {a} {middle} {b} {x1} {b} L{x1} {c} C{middle} {c} {middle} {d} {x0} {d} Z"
-        drawn.append(_tipped(element("path", d=path, class_=f"f{band.colour} band"), band.tip))
-    return _svg(title, height + gap * max(map(len, places), default=0), drawn)
+        drawn.append(tipped(element("path", d=path, class_=f"f{band.colour} band"), band.tip))
+    return svg(title, height + gap * max(map(len, places), default=0), drawn)
 
 
 def pipeline(instance: PlannedInstance, colours: Mapping[str, int], sources: Mapping[str, str]) -> Markup:
@@ -354,68 +322,35 @@ def pipeline(instance: PlannedInstance, colours: Mapping[str, int], sources: Map
                 at = y + height * node.traffic_share * k
                 inside.append(element("line", x1=x, x2=x + width, y1=at, y2=at, class_="seam"))
             words = node.configuration if node.count == 1 else f"{node.count} of {node.configuration}"
-            upright = len(words) * _CHARACTER > width - 4
+            upright = len(words) * CHARACTER > width - 4
             middle_x, middle_y = x + width / 2, y + height * share / 2
             if not upright and height * share >= 14:
                 more = f"{node.tokens_s:,.1f} tokens/s"
                 if len(stage.nodes) > 1 or node.count > 1:
                     more += f" and {node.traffic_share:.0%} of the traffic each"
-                both = height * share >= 34 and len(more) * _CHARACTER <= width - 4
-                inside.append(_text(words, middle_x, middle_y + (-3 if both else 4), text_anchor="middle"))
+                both = height * share >= 34 and len(more) * CHARACTER <= width - 4
+                inside.append(text_at(words, middle_x, middle_y + (-3 if both else 4), text_anchor="middle"))
                 if both:
-                    inside.append(_text(more, middle_x, middle_y + 12, text_anchor="middle", class_="small"))
-            elif width >= 16 and height * share >= len(words) * _CHARACTER:
-                turn = f"rotate(-90 {_short(middle_x)} {_short(middle_y)})"
-                inside.append(_text(words, middle_x, middle_y + 4, text_anchor="middle", transform=turn))
-            drawn.append(_tipped(Markup("").join(inside), tip))
+                    inside.append(text_at(more, middle_x, middle_y + 12, text_anchor="middle", class_="small"))
+            elif width >= 16 and height * share >= len(words) * CHARACTER:
+                turn = f"rotate(-90 {short(middle_x)} {short(middle_y)})"
+                inside.append(text_at(words, middle_x, middle_y + 4, text_anchor="middle", transform=turn))
+            drawn.append(tipped(Markup("").join(inside), tip))
             y += height * share
         words = f"{stage.first_layer}-{stage.last_layer}"
-        if len(words) * _CHARACTER > width:
+        if len(words) * CHARACTER > width:
             words = str(stage.layers)
-        drawn.append(_text(words, x + width / 2, height + 14, text_anchor="middle", class_="small"))
+        drawn.append(text_at(words, x + width / 2, height + 14, text_anchor="middle", class_="small"))
         x += width
         if position + 1 < len(instance.stages):
             tip_x, mid = x + gap - 2, height / 2
             drawn.append(
                 element(
                     "path",
-                    d=f"M{_short(x + 2)} {mid - 4} L{_short(tip_x)} {mid} L{_short(x + 2)} {mid + 4}",
+                    d=f"M{short(x + 2)} {mid - 4} L{short(tip_x)} {mid} L{short(x + 2)} {mid + 4}",
                     class_="arrow",
                 )
             )
             x += gap
     name = f"Pipeline of {instance.key} in {instance.region}: {len(instance.stages)} stages, {total} layers"
-    return _svg(name, height + 20, drawn)
-
-
-def standalone(drawing: Markup) -> str:
-    """A drawing as a file of its own, with its colours."""
-    start = drawing.index("viewBox=")
-    box = drawing[start : drawing.index('"', start + 9) + 1]
-    style = element("style", Markup(stylesheet()))
-    root = f'<svg xmlns="http://www.w3.org/2000/svg" class="coralopt" {box}>'
-    return f"{root}{style}{drawing}</svg>\n"
-
-
-def _svg(title: str, height: float, drawn: Iterable[str]) -> Markup:
-    box = f"0 0 {WIDTH} {_short(float(height))}"
-    return element("svg", *drawn, viewBox=box, role="group", aria_label=title, xmlns="http://www.w3.org/2000/svg")
-
-
-def _tipped(shape: Markup, tip: str) -> Markup:
-    """A mark with a text that the pointer and a screen reader find."""
-    return element("g", element("title", tip), shape, role="img", aria_label=tip, tabindex=0, class_="mark")
-
-
-def _text(words: str, x: float, y: float, **attributes: object) -> Markup:
-    return element("text", words, x=x, y=y, **attributes)
-
-
-def _cut(words: str, width: float) -> str:
-    most = max(4, int(width / _CHARACTER))
-    return words if len(words) <= most else words[: most - 1] + "…"
-
-
-def _short(value: object) -> object:
-    """Numbers with a tenth of a unit."""
-    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
+    return svg(name, height + 20, drawn)

@@ -16,12 +16,12 @@ from coralopt.planning.compare import Comparison, Row
 from coralopt.planning.sweep import COLUMNS, Sweep
 from coralopt.report.bill import bill_table, model_table
 from coralopt.report.comparison import comparison_table
-from coralopt.report.drawing import element, stylesheet
 from coralopt.report.pages.comparison import cost_figures
 from coralopt.report.pages.page import Block, HtmlTable, blocks_html
-from coralopt.report.pages.plan import pipeline_blocks
+from coralopt.report.pages.pipelines import pipeline_blocks
 from coralopt.report.pages.simulation import latency_figures, miss_figure, simulated_requests
 from coralopt.report.simulation import promise_table, simulation_summary
+from coralopt.report.svg import element, stylesheet
 from coralopt.report.sweep import sweep_curves, sweep_table
 from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.report.tables import demand_table, instance_table, plan_summary

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from coralopt.planning.sweep import Sweep, SweepPoint, pareto
 from coralopt.planning.variation import Variation
-from coralopt.report.drawing import COLOURS, Line, Scale, lines
+from coralopt.report.drawing import Line, Scale, lines
+from coralopt.report.svg import COLOURS
 from coralopt.report.table import Column, make_table, numbers
 
 

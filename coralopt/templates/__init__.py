@@ -18,16 +18,8 @@ from coralopt.templates.build import (
     obtain_library,
     scenario_node_sets,
 )
-from coralopt.templates.certificate import (
-    AllocationCertificate,
-    AnySizeBounds,
-    CheapestToken,
-    DemandColumn,
-    allocation_certificate,
-    cheapest_token,
-    phase_bounds,
-    unlimited_tables,
-)
+from coralopt.templates.certificate import AllocationCertificate, AnySizeBounds, DemandColumn, allocation_certificate
+from coralopt.templates.cheapest_token import CheapestToken, cheapest_token, phase_bounds, unlimited_tables
 from coralopt.templates.check import LibraryCheck, check_library, library_scenario
 from coralopt.templates.classes import class_rates
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library

@@ -1,15 +1,8 @@
 """How much cheaper could any node set be, of whatever size? A proven bound beyond N_max and rho.
 
-In a pipeline of S stages that reaches T tokens/s, stage s with j layers needs sum_c n_c T_j(c; S) >= T, so its nodes cost
-at least T min_c p_c / T_j(c; S) USD/h, whatever their number. Every placement of every node set therefore costs, for one
-token/s, at least::
-
-    kappa = min over S = 1..L, l_1 + ... + l_S = L  of  sum_s  min_c  p_c / T_{l_s}(c; S)
-
-The inner sum over layer counts is a shortest path, found exactly by (min, +) products of the stages' tables; S beyond L
-cannot be. kappa is reached in the limit by stages of very many nodes, so no better bound on the cost of a token/s exists
-without counting nodes. With dual prices mu >= 0 on scarce nodes, p_c + mu_c takes the place of p_c: that is the pricing
-problem of a column generation over all node sets of any size, and its master gives a bound on a whole allocation.
+With nodes in fractions, no token/s costs less than kappa (:mod:`coralopt.templates.cheapest_token`). With dual prices
+mu >= 0 on scarce nodes, p_c + mu_c takes the place of p_c: that is the pricing problem of a column generation over all node
+sets of any size, and its master gives a bound on a whole allocation.
 
 Fractions of nodes make that bound weak where a demand needs few nodes. A second bound counts whole ones
 (:mod:`coralopt.templates.instance_prices`). With duals it stays one (Lagrange); both are computed and the larger is told.
@@ -26,102 +19,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import LibraryError
 from coralopt.machine import cores
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.solving import MilpMatrix, Reason, solve_matrix
+from coralopt.templates.cheapest_token import SAFE, regional_tokens, unlimited_tables
 from coralopt.templates.instance_prices import (
-    NEAR,
     InstancePrices,
     cheapest_cover,
-    fractional_stages,
-    least_tokens_of,
     min_plus,
     regional_prices,
     several_instances,
-    token_prices,
 )
-from coralopt.throughput import FIRST, LAST, MIDDLE, ThroughputTables, build_tables, throughput_source
+from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
-#: Relative reduction for rounding, so that a bound stays one.
-_SAFE = 1e-9
 #: Times as many steps of a demand where it is cut finer.
 FINER = 4
-
-
-@dataclass(frozen=True)
-class CheapestToken:
-    """The cheapest way to one token/s when nodes can be had in fractions.
-
-    Attributes:
-        usd_h: kappa, USD/h for one token/s; infinite when no pipeline exists.
-        stages: Layers and configuration of every stage.
-    """
-
-    usd_h: float
-    stages: tuple[tuple[int, int], ...]
-
-    def usage(self, values: Floats) -> Floats:
-        """float64 (C,), nodes of each configuration behind one token/s; ``values`` as below."""
-        count = len(self.stages)
-        nodes = np.zeros(values.shape[2])
-        for position, (layers, c) in enumerate(self.stages):
-            role = FIRST if position == 0 else LAST if position == count - 1 else MIDDLE
-            nodes[c] += 1 / values[count - 1, role, c, layers]
-        return nodes
-
-
-def unlimited_tables(scenario: ResolvedScenario, max_stages: int | None = None) -> tuple[ThroughputTables, ...]:
-    """Throughput tables for every stage count up to the number of layers, as node sets of any size may have.
-
-    Args:
-        scenario: The resolved scenario.
-        max_stages: Stop at so many.
-    """
-    source = throughput_source(scenario.throughput_source)
-    return tuple(
-        build_tables(source, phase, scenario.configurations, min(max_stages or phase.model.layers, phase.model.layers))
-        for phase in scenario.model_phases
-    )
-
-
-def cheapest_token(values: Floats, price_usd_h: Floats) -> CheapestToken:
-    """kappa of one model phase at these prices.
-
-    Args:
-        values: float64 (S, 3, C, L + 1), tokens/s of one node, for S up to the number of stages to be covered.
-        price_usd_h: float64 (C,), USD per node-hour; infinite where a configuration cannot be had.
-    """
-    by_count = token_prices(values, price_usd_h)
-    count = int(by_count.argmin()) + 1
-    kappa = float(by_count[count - 1])
-    if not math.isfinite(kappa):
-        return CheapestToken(math.inf, ())
-    cost, kind = fractional_stages(values[count - 1], price_usd_h)
-    layers = values.shape[3] - 1
-    if count == 1:
-        return CheapestToken(kappa, ((layers, int(kind[FIRST, layers])),))
-    return CheapestToken(kappa, _split(cost, kind, count, layers))
-
-
-def _split(cost: Floats, kind: npt.NDArray[np.intp], count: int, layers: int) -> tuple[tuple[int, int], ...]:
-    """Layers and configuration of each stage of a cheapest pipeline, by walking back."""
-    roles = [FIRST, *[MIDDLE] * (count - 2), LAST]
-    ahead = [np.full(layers + 1, math.inf)]
-    ahead[0][0] = 0.0
-    for role in roles:
-        ahead.append(min_plus(ahead[-1], cost[role]))
-    stages: list[tuple[int, int]] = []
-    left = layers
-    for position in range(count - 1, -1, -1):
-        options = ahead[position][: left + 1][::-1] + cost[roles[position], : left + 1]
-        held = int(options.argmin())
-        stages.append((held, int(kind[roles[position], held])))
-        left -= held
-    return tuple(reversed(stages))
 
 
 @dataclass(frozen=True)
@@ -307,7 +222,7 @@ class AnySizeBounds:
                 price = np.sum([every[p] for p in way], axis=0)
                 served = price if served is None else min_plus(served, price)
             total += 0.0 if served is None else float(served[-1])
-        return total * (1 - _SAFE)
+        return total * (1 - SAFE)
 
     def column_generation(
         self, tolerance: float = 1e-6, on_round: Callable[[int, float], None] | None = None
@@ -319,7 +234,7 @@ class AnySizeBounds:
             """Columns that are best at these duals; float64 (M,), the least cost of a token/s of each phase."""
             least = np.full(len(self.demand), math.inf)
             with ThreadPoolExecutor(cores()) as threads:
-                several = list(threads.map(lambda table: _regional_tokens(table.values, self.price + mu), self.tables))
+                several = list(threads.map(lambda table: regional_tokens(table.values, self.price + mu), self.tables))
             for m, (table, tokens) in enumerate(zip(self.tables, several, strict=True)):
                 for r, token in tokens:
                     least[m] = min(least[m], token.usd_h)
@@ -396,21 +311,6 @@ def _allowed(scenario: ResolvedScenario, p: int, table: ThroughputTables) -> Thr
     return replace(table, values=values)
 
 
-def _regional_tokens(values: Floats, price_usd_h: Floats) -> list[tuple[int, CheapestToken]]:
-    """(region, cheapest token) for the regions where it costs little more than in the cheapest one."""
-    least = [float(least_tokens_of(values, row).min(initial=math.inf)) for row in price_usd_h]
-    tokens: list[tuple[int, CheapestToken]] = []
-    cheapest = math.inf
-    for r in np.argsort(least, kind="stable").tolist():
-        if not least[r] * (1 - _SAFE) <= cheapest * NEAR or math.isinf(least[r]):
-            break
-        token = cheapest_token(values, price_usd_h[r])
-        if token.stages:
-            tokens.append((r, token))
-        cheapest = min(cheapest, token.usd_h)
-    return tokens
-
-
 def _serves(regions: Sequence[InstancePrices]) -> bool:
     """Whether the whole demand can be served."""
     return any(math.isfinite(price.one[-1]) for price in regions)
@@ -468,24 +368,3 @@ def allocation_certificate(
     mu, fractional, rounds, columns, feasible = bounds.column_generation(tolerance, on_round)
     bound = max(fractional, bounds.whole_nodes(mu, grid)[0]) if grid > 0 and rounds else fractional
     return AllocationCertificate(bound, fractional, rounds, columns, feasible, mu)
-
-
-def phase_bounds(
-    scenario: ResolvedScenario, tables: Sequence[ThroughputTables] | None = None
-) -> list[tuple[str, float, str]]:
-    """(model phase, most tokens/s for one USD/h that any node set of any size can have, region), for each phase.
-
-    At catalog prices without initialization penalty, in the cheapest region.
-    """
-    tables = unlimited_tables(scenario) if tables is None else tables
-    bounds = []
-    for phase, table in zip(scenario.model_phases, tables, strict=True):
-        best = CheapestToken(math.inf, ())
-        where = ""
-        for r, region in enumerate(scenario.regions):
-            sold = (scenario.availability[r] > 0) & np.isfinite(scenario.price_usd_h[r])
-            here = cheapest_token(table.values, np.where(sold, scenario.price_usd_h[r], math.inf))
-            if here.usd_h < best.usd_h:
-                best, where = here, region
-        bounds.append((phase.key, (1 + _SAFE) / best.usd_h if best.stages else 0.0, where))
-    return bounds

@@ -8,9 +8,9 @@ Where nodes are scarce, an instance may use no more of them than its region has.
 far are part of the shortest path's state, which takes many times as long, so only those are counted of which the cheapest
 instances would use too many (relaxed states, as in Righini and Salani 2008).
 
-A pipeline of S stages has at least S nodes, and pays at least kappa_S for a token/s (:mod:`coralopt.templates.certificate`).
-Where that is no less than what instances of fewer stages pay together for as much, S stages need not be looked at: with
-them out, the least price of all instances together stays the same.
+A pipeline of S stages has at least S nodes, and pays at least kappa_S for a token/s
+(:mod:`coralopt.templates.cheapest_token`). Where that is no less than what instances of fewer stages pay together for as
+much, S stages need not be looked at: with them out, the least price of all instances together stays the same.
 """
 
 from __future__ import annotations

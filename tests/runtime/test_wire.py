@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.runtime.router.wire import Broken, Wire
+from coralopt.runtime.router.connection import Broken
+from coralopt.runtime.router.wire import Wire
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
+from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, lines
 from coralopt.report.pages.page import (
     Block,
     Figure,
@@ -18,6 +18,7 @@ from coralopt.report.pages.page import (
     SeriesChoice,
     Words,
 )
+from coralopt.report.svg import colour_numbers
 from coralopt.report.table import Column, make_table, numbers
 
 #: Figures of a bench, as the benchmark's summary gives them: a tree of JSON values.

@@ -9,10 +9,11 @@ from coralopt.display import percent
 from coralopt.plan.bill import throughput_notes
 from coralopt.planning.compare import Row
 from coralopt.report.comparison import attained_phases, attainment_table, comparison_table, row_name
-from coralopt.report.drawing import BarPart, BarRow, bars, colour_numbers
+from coralopt.report.drawing import BarPart, BarRow, bars
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
-from coralopt.report.pages.plan import pipeline_blocks
+from coralopt.report.pages.pipelines import pipeline_blocks
 from coralopt.report.promise import bound_words
+from coralopt.report.svg import colour_numbers
 from coralopt.report.table import Column, make_table, numbers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from coralopt.planning import Epoch
-from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
+from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, lines
 from coralopt.report.epochs import Horizon, epochs_table, mean_figures
 from coralopt.report.pages.page import (
     Block,
@@ -18,6 +18,7 @@ from coralopt.report.pages.page import (
     PageSection,
     Words,
 )
+from coralopt.report.svg import colour_numbers
 from coralopt.report.table import make_table, numbers
 
 #: Most epochs of the timeline; more are thinned out evenly.

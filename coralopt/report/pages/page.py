@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coralopt._version import __version__
-from coralopt.report.drawing import element, stylesheet
+from coralopt.report.svg import element, stylesheet
 
 #: Characters from which on a text in a table may be broken into lines.
 BROKEN = 24

@@ -10,7 +10,7 @@ from coralopt.display import percent
 from coralopt.errors import CoraloptError
 from coralopt.plan.certificate import Certificate
 from coralopt.plan.document import Plan
-from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
+from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, lines
 from coralopt.report.pages.page import Block, Figure, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.promise import certificate_table, interval, interval_words
 from coralopt.report.simulation import (
@@ -21,6 +21,7 @@ from coralopt.report.simulation import (
     outcome_name,
     promise_table,
 )
+from coralopt.report.svg import colour_numbers
 from coralopt.report.table import Column, make_table, numbers
 from coralopt.simulation import PhaseOutcome, SimulationResult
 

@@ -21,7 +21,7 @@ from coralopt.errors import CoraloptError
 from coralopt.runtime.router.answers import answer_in_one_form
 from coralopt.runtime.router.config import BackendConfig
 from coralopt.runtime.router.doors import ADMIN_KEY, Doors
-from coralopt.runtime.router.relay import error_response
+from coralopt.runtime.router.failures import error_response
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.status import PlanHistory
 from coralopt.types import JsonObject

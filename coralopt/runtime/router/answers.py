@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
+import uuid
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
@@ -11,9 +13,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from coralopt.runtime.router.doors import Doors
-from coralopt.runtime.router.relay import ID, INSTANCE_HEADER, MODEL, TOKENS, TRACING, error_response, request_id
+from coralopt.runtime.router.failures import error_response
+from coralopt.runtime.router.relay import ID, INSTANCE_HEADER, MODEL, TOKENS, TRACING
 from coralopt.types import JsonObject
 
+_SOUND_ID = re.compile(r"[!-~]{1,128}")
 #: Name of the client whose key came with a request.
 CLIENT = web.RequestKey("client", str)
 _LOG = logging.getLogger("coralopt.router")
@@ -60,6 +64,11 @@ def answer_fault(doors: Doors, request: web.BaseRequest, status: int, why: str) 
     if doors.access_log is not None:
         doors.access_log(_log_line(request, response, 0.0))
     return response
+
+
+def request_id(given: str | None) -> str:
+    """The client's own where it is printable and short, else a new one."""
+    return given if given is not None and _SOUND_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _log_line(request: web.BaseRequest, response: web.StreamResponse, seconds: float) -> JsonObject:

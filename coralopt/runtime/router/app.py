@@ -13,9 +13,10 @@ from coralopt.runtime.router.admin import PREFIX, PlanHooks, add_admin
 from coralopt.runtime.router.answers import CLIENT, answer_in_one_form
 from coralopt.runtime.router.clients import Clients
 from coralopt.runtime.router.doors import Doors
+from coralopt.runtime.router.failures import error_response
 from coralopt.runtime.router.fleet import PATH as FLEET
 from coralopt.runtime.router.fleet import add_fleet
-from coralopt.runtime.router.relay import TOKENS, error_response, relay
+from coralopt.runtime.router.relay import TOKENS, relay
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.status import PlanHistory
 

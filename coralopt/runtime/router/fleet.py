@@ -21,8 +21,8 @@ from aiohttp import web
 
 from coralopt.runtime.router.admin import PlanHooks, has_key, is_own_name
 from coralopt.runtime.router.doors import Doors, DrawnFleet
+from coralopt.runtime.router.failures import error_response
 from coralopt.runtime.router.pool import Backend
-from coralopt.runtime.router.relay import error_response
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.status import FleetStatus, InstanceStatus, LatencyStatus, QueueStatus
 

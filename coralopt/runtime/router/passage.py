@@ -8,9 +8,9 @@ from time import monotonic
 
 from aiohttp import HttpVersion11, web
 
+from coralopt.runtime.router.connection import Broken, ServerAnswer
 from coralopt.runtime.router.events import EventFilter
 from coralopt.runtime.router.readers import plain_socket
-from coralopt.runtime.router.wire import Broken, ServerAnswer
 
 #: Bytes that a client may be behind before its server is not read any more; seconds between two looks whether it caught up.
 MOST_BEHIND, LOOK_S = 2**18, 0.05

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 import time
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
@@ -15,7 +13,9 @@ from aiohttp import web
 
 from coralopt.routing import work_of
 from coralopt.runtime.router.config import RouterConfig
+from coralopt.runtime.router.connection import Broken, ServerAnswer
 from coralopt.runtime.router.events import EventFilter, asks_for_usage, with_usage
+from coralopt.runtime.router.failures import Lost, Refused, error_body, error_response, words_of
 from coralopt.runtime.router.legs import (
     PUSH,
     beginning,
@@ -32,7 +32,6 @@ from coralopt.runtime.router.passage import Passage
 from coralopt.runtime.router.pool import Backend, BackendPool, Busy, Need
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.tracing import Tracing
-from coralopt.runtime.router.wire import Broken, ServerAnswer
 from coralopt.types import JsonObject
 
 #: Header that names the instance an answer came from.
@@ -45,45 +44,6 @@ MODEL = web.RequestKey("model", str)
 TOKENS: web.RequestKey[tuple[int, int]] = web.RequestKey("tokens")
 #: Who makes spans of requests to servers; not there where nobody does.
 TRACING = web.RequestKey("tracing", Tracing)
-_SOUND_ID = re.compile(r"[!-~]{1,128}")
-
-
-#: Types of errors in the OpenAI API, by HTTP status.
-_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 409: "conflict_error"}
-_TYPES |= {429: "overloaded_error", 502: "upstream_error", 503: "overloaded_error", 504: "upstream_error"}
-
-
-def request_id(given: str | None) -> str:
-    """The client's own where it is printable and short, else a new one."""
-    return given if given is not None and _SOUND_ID.fullmatch(given) else uuid.uuid4().hex
-
-
-def error_response(status: int, message: str, retry_after_s: int | None = None) -> web.Response:
-    """An error in the form of the OpenAI API."""
-    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    return web.json_response(_error_body(status, message), status=status, headers=headers)
-
-
-def _error_body(status: int, message: str) -> JsonObject:
-    kind = _TYPES.get(status, "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
-
-
-class Lost(Exception):
-    """A backend failed before its first token: the request may go to another one."""
-
-    def __init__(self, backend: Backend, why: str, answer: web.Response | None = None) -> None:
-        super().__init__(why)
-        self.backend = backend
-        self.answer = answer or error_response(502, f"instance {backend.config.name}: {why}")
-
-
-class Refused(Exception):
-    """A backend refused the request itself (4xx): no other one would take it."""
-
-    def __init__(self, answer: web.Response) -> None:
-        super().__init__(answer.status)
-        self.answer = answer
 
 
 async def relay(router: Router, request: web.Request, body: JsonObject, model: str) -> web.StreamResponse:
@@ -337,8 +297,8 @@ class _Journey:
 
     async def _break_off(self, stream: web.StreamResponse, backend: Backend, error: Exception) -> None:
         """After the first token nothing can be tried again: say so inside the stream, and end it."""
-        message = f"instance {backend.config.name} failed in the middle of the answer: {_words(error)}"
-        event = f"data: {json.dumps(_error_body(502, message))}\n\n"
+        message = f"instance {backend.config.name} failed in the middle of the answer: {words_of(error)}"
+        event = f"data: {json.dumps(error_body(502, message))}\n\n"
         try:
             # The break may have come inside a line.
             await stream.write(b"\n\n" + event.encode())
@@ -379,9 +339,9 @@ class _Journey:
         name = backend.config.name
         if isinstance(error, TimeoutError):
             self._count(backend, "failed")
-            return Lost(backend, "late", error_response(504, f"instance {name}: {_words(error)}"))
+            return Lost(backend, "late", error_response(504, f"instance {name}: {words_of(error)}"))
         self.router.health.check(backend, doubt=True)
-        return self._failed(backend, _words(error))
+        return self._failed(backend, words_of(error))
 
     def _failed(self, backend: Backend, why: str, answer: web.Response | None = None) -> Lost:
         self._count(backend, "failed")
@@ -433,7 +393,3 @@ def _usage_of(content: bytes) -> JsonObject | None:
     except (ValueError, AttributeError):
         return None
     return usage if isinstance(usage, dict) else None
-
-
-def _words(error: Exception) -> str:
-    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)

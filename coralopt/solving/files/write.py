@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from coralopt.errors import UnsupportedError
 from coralopt.replacing import replacing
 from coralopt.solving.files.draft import INFINITE
-from coralopt.solving.files.lp import RESERVED
+from coralopt.solving.files.lp_tokens import RESERVED
 from coralopt.solving.files.mps import NEGATED
 from coralopt.solving.matrix import MilpMatrix
 
