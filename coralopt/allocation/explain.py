@@ -31,16 +31,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.side_constraints import SideConstraint, banned, open_constraints
 from coralopt.errors import SolverError
-from coralopt.solving import (
-    Backend,
-    Capability,
-    MatrixResult,
-    Reason,
-    SolveOptions,
-    get_backend,
-    heeded,
-    solve_matrix,
-)
+from coralopt.solving import Backend, Capability, MatrixResult, Reason, SolveOptions, get_backend, heeded, solve_matrix
 from coralopt.types import Floats, Ints
 
 #: Most columns of the elastic problem.

@@ -33,13 +33,7 @@ from fractions import Fraction
 import numpy as np
 
 from coralopt.allocation.bounds.lagrangian import covering_table, grid_steps, scaled_share
-from coralopt.allocation.bounds.relaxation import (
-    SHORTFALL,
-    Relaxation,
-    dual_bound,
-    least_unserved_share,
-    reduced_costs,
-)
+from coralopt.allocation.bounds.relaxation import SHORTFALL, Relaxation, dual_bound, least_unserved_share, reduced_costs
 from coralopt.allocation.check import unmet_demand
 from coralopt.allocation.explain import explain
 from coralopt.allocation.model.assembler import assemble

@@ -3,12 +3,7 @@
 from coralopt.benchmark.arms import Arm, make_arms, parse_arm
 from coralopt.benchmark.consistency import conflicts, recheck
 from coralopt.benchmark.files import KnownValue, read_solu
-from coralopt.benchmark.instances import (
-    SUITES,
-    expand,
-    expand_all,
-    parse_instance,
-)
+from coralopt.benchmark.instances import SUITES, expand, expand_all, parse_instance
 from coralopt.benchmark.library import archive_library, write_library
 from coralopt.benchmark.markdown import report_markdown
 from coralopt.benchmark.outcome import Outcome

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from coralopt.errors import (
-    CoraloptError,
-    InfeasibleError,
-    LicenseLimitError,
-    NoSolutionError,
-    SolverNotFoundError,
-)
+from coralopt.errors import CoraloptError, InfeasibleError, LicenseLimitError, NoSolutionError, SolverNotFoundError
 
 OK = 0
 #: A check failed: the plan is not what it says.

@@ -111,13 +111,7 @@ def profile(
     """
     from coralopt.catalog import find_model, read_checkpoint
     from coralopt.errors import CoraloptError
-    from coralopt.profiling import (
-        ProfileOptions,
-        default_layers,
-        measured_node,
-        read_bench_files,
-        save_measurements,
-    )
+    from coralopt.profiling import ProfileOptions, default_layers, measured_node, read_bench_files, save_measurements
 
     folder = engine.model_path
     known = find_model(model)

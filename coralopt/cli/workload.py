@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write_as
+from coralopt.cli.console import JsonFlag, ScenarioArgument
 from coralopt.cli.option_groups import takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.workload_options import (
@@ -18,6 +18,7 @@ from coralopt.cli.workload_options import (
     OutputOption,
     SortFlag,
     TraceArgument,
+    table_to_write,
 )
 from coralopt.cli.workload_traces import app, read_requests
 from coralopt.errors import WorkloadError
@@ -28,12 +29,7 @@ def demand(
     trace: TraceArgument,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Write epoch,model,phase,tokens_s here.",
-            callback=file_to_write_as(".csv", ".gz", ".parquet"),
-        ),
+        typer.Option("--output", "-o", help="Write epoch,model,phase,tokens_s here.", callback=table_to_write),
     ] = None,
     epoch: Annotated[float, typer.Option(help="Length of an epoch, s; the paper's is 360.")] = 360.0,
     epochs: Annotated[int | None, typer.Option(help="How many; as many as hold every request by default.")] = None,

@@ -20,14 +20,10 @@ TraceArgument = Annotated[
     typer.Argument(metavar="TRACE", help="Azure, BurstGPT, Mooncake or plain trace; CSV, JSON lines, Parquet, .gz."),
 ]
 GeneratorArgument = Annotated[str, typer.Argument(metavar="GEN", help="Packaged generator or generator file.")]
+#: Callback of options for tables and traces.
+table_to_write = file_to_write_as(".csv", ".gz", ".parquet")
 OutputOption = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Write here; .parquet and .gz are understood.",
-        callback=file_to_write_as(".csv", ".gz", ".parquet"),
-    ),
+    Path, typer.Option("--output", "-o", help="Write here; .parquet and .gz are understood.", callback=table_to_write)
 ]
 ModelFile = Annotated[
     Path, typer.Option("--output", "-o", help="Write the model here.", callback=file_to_write_as(".json"))

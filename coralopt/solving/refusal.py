@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coralopt.errors import UnsupportedError
-from coralopt.solving.backend import (
-    Capability,
-    MatrixBackend,
-    Plugin,
-)
+from coralopt.solving.backend import Capability, MatrixBackend, Plugin
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.registry import solvers_with
 

@@ -12,13 +12,7 @@ import numpy as np
 
 from coralopt.errors import UnsupportedError, WrongAnswerError
 from coralopt.solving.any_model import ModelProblem, is_model
-from coralopt.solving.backend import (
-    Backend,
-    Capability,
-    Listener,
-    SolveProgress,
-    is_matrix_backend,
-)
+from coralopt.solving.backend import Backend, Capability, Listener, SolveProgress, is_matrix_backend
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.confirm import confirmed
 from coralopt.solving.options import SolveOptions

@@ -18,14 +18,7 @@ from coralopt.scenario.facts.facts import PlacementRules
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.estimate import announce
-from coralopt.templates.library import (
-    COLUMNS,
-    FORMAT,
-    PhaseTemplates,
-    TemplateLibrary,
-    load_library,
-    save_library,
-)
+from coralopt.templates.library import COLUMNS, FORMAT, PhaseTemplates, TemplateLibrary, load_library, save_library
 from coralopt.templates.method import BuildMethod, method_key, method_words
 from coralopt.templates.node_sets import node_sets_for
 from coralopt.templates.on_demand import is_on_demand

@@ -21,13 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates.instance_prices import (
-    NEAR,
-    fractional_stages,
-    least_tokens_of,
-    min_plus,
-    token_prices,
-)
+from coralopt.templates.instance_prices import NEAR, fractional_stages, least_tokens_of, min_plus, token_prices
 from coralopt.throughput import FIRST, LAST, MIDDLE, ThroughputTables, build_tables, throughput_source
 from coralopt.types import Floats
 

@@ -16,13 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from coralopt.errors import (
-    CoraloptError,
-    LicenseLimitError,
-    OptionError,
-    SolverError,
-    SolverNotFoundError,
-)
+from coralopt.errors import CoraloptError, LicenseLimitError, OptionError, SolverError, SolverNotFoundError
 from coralopt.solving import (
     Availability,
     Capability,

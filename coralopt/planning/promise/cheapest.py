@@ -10,12 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from coralopt.allocation import (
-    AllocationProblem,
-    AllocationSearchOptions,
-    fewest_gpus,
-    solve_or_serve_less,
-)
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions, fewest_gpus, solve_or_serve_less
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
 from coralopt.planning.promise.columns import GroupColumns

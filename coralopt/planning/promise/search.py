@@ -15,10 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coralopt.allocation import (
-    AllocationProblem,
-    Served,
-)
+from coralopt.allocation import AllocationProblem, Served
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.placement import Placement
 from coralopt.plan.certificate import RefusedInstances

@@ -70,8 +70,6 @@ class HelixProblem:
         table: float64 (C, L + 1), tokens/s of one node by kind and layers held; 0: it cannot.
         node_kind: int64 (N,), kind of each node.
         kinds: Names of the kinds, length C.
-        link_tokens_s: float64 (N + 1, N + 1), tokens/s of the link from row to column, the coordinator last, or ``None``
-            for links without limit.
 
     Raises:
         SolverError: The parts do not fit together, or a node can hold no layer.
@@ -80,7 +78,6 @@ class HelixProblem:
     table: Floats
     node_kind: Ints
     kinds: tuple[str, ...]
-    link_tokens_s: Floats | None = None
 
     kind: ClassVar[str] = "helix"
     sense: ClassVar[Literal["min", "max"]] = "max"
@@ -99,8 +96,6 @@ class HelixProblem:
         for c in sorted(set(self.node_kind.tolist())):
             if not (self.table[c, 1:] > 0).any():
                 raise SolverError(f"{self.kinds[c]} can hold no layer at all; leave it out of the pool")
-        if self.link_tokens_s is not None and self.link_tokens_s.shape != (nodes + 1, nodes + 1):
-            raise SolverError(f"link_tokens_s has shape {self.link_tokens_s.shape}, expected {(nodes + 1, nodes + 1)}")
 
     @property
     def layers(self) -> int:
@@ -129,13 +124,8 @@ class HelixProblem:
         return ends + [(i, j) for i in nodes for j in nodes if i != j]
 
     def capacity(self, origin: int | str, target: int | str) -> float:
-        """tokens/s that an arc can carry at most: its link's, and what either node passes at best."""
-        row = self.nodes if origin == SOURCE else int(origin)
-        column = self.nodes if target == SINK else int(target)
-        limits = [float(self.table[self.node_kind[n]].max()) for n in (origin, target) if isinstance(n, int)]
-        if self.link_tokens_s is not None:
-            limits.append(float(self.link_tokens_s[row, column]))
-        return min(limits)
+        """tokens/s that an arc can carry at most: what either node passes at best."""
+        return min(float(self.table[self.node_kind[n]].max()) for n in (origin, target) if isinstance(n, int))
 
     @cached_property
     def compute_bound(self) -> float:

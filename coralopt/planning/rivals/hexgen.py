@@ -27,6 +27,8 @@ from coralopt.placement import Placement, Stage
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
 from coralopt.types import Floats
 
+#: Cuts that survive a generation, and mutated ones that it makes, as in its optimizer.
+_PARENTS, _CHILDREN = 3, 10
 #: Groups of nodes: counts by kind, one tuple a group.
 Groups = tuple[tuple[int, ...], ...]
 
@@ -139,8 +141,6 @@ def hexgen_search(
     *,
     seed: int = 0,
     generations: int = 300,
-    children: int = 10,
-    parents: int = 3,
     allowed: Callable[[tuple[int, ...]], bool] | None = None,
     on_generation: Callable[[int, float], None] | None = None,
 ) -> HexgenSolution:
@@ -153,8 +153,6 @@ def hexgen_search(
         counts: Nodes of each kind in the pool, length C.
         seed: Of the mutations.
         generations: Generations.
-        children: Mutated cuts a generation.
-        parents: Cuts that survive a generation.
         allowed: Which node sets may be a group; all when ``None``.
         on_generation: Called with (generation, best tokens/s) after each.
     """
@@ -174,12 +172,14 @@ def hexgen_search(
     for pieces in range(2, sum(counts) + 1):
         population.append(_even_cut(counts, pieces))
     population.sort(key=lambda groups: (-fitness(groups), groups))
-    population = population[: max(parents, 1)]
+    population = population[:_PARENTS]
     for generation in range(1, generations + 1):
-        offspring = [_mutated(population[int(generator.integers(len(population)))], generator) for _ in range(children)]
+        offspring = [
+            _mutated(population[int(generator.integers(len(population)))], generator) for _ in range(_CHILDREN)
+        ]
         # Parents compete too, each cut once, so that the best is kept and the survivors differ.
         pool = sorted({*population, *offspring}, key=lambda groups: (-fitness(groups), groups))
-        population = pool[:parents]
+        population = pool[:_PARENTS]
         if on_generation is not None:
             on_generation(generation, fitness(population[0]))
     laid_out = [best_pipeline(values, group) for group in population[0] if worth(group) > 0]

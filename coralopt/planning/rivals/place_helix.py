@@ -11,7 +11,7 @@ from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.placement import PlacementPool, place_pool
 from coralopt.planning.rivals.helix import SOURCE, HelixLayout, HelixProblem
 from coralopt.planning.rivals.helix_starts import separate_layout, staged_layout, swarm_layout
-from coralopt.solving import Backend, Listener, SolveOptions, relative_gap, solve
+from coralopt.solving import Backend, SolveOptions, relative_gap, solve
 
 #: What the search may begin with.
 STARTS = ("heuristics", "pool", "none")
@@ -89,7 +89,6 @@ def place_helix(
     time_limit: float | None = None,
     start: str = "heuristics",
     seed: int = 0,
-    on_progress: Listener | None = None,
 ) -> HelixSolution:
     """Helix's programme on a pool.
 
@@ -101,7 +100,6 @@ def place_helix(
         start: ``"heuristics"``: the better of the SWARM and separate layouts, as Helix's artifact does; ``"pool"``: the
             exact placement in stages of :func:`coralopt.placement.place_pool`; ``"none"``.
         seed: Of the back end.
-        on_progress: Told about incumbents and bounds, where the back end can tell.
 
     Raises:
         InfeasibleError: No node can hold a layer, or nothing flows through any layout.
@@ -114,7 +112,7 @@ def place_helix(
     problem = helix_problem(pool, stages)
     options = SolveOptions(time_limit=DEFAULT_SECONDS if time_limit is None else time_limit, rel_gap=1e-6, seed=seed)
     begin, value = _begin(problem, pool, start, solver)
-    solution = solve(problem, solver, None, options, begin, on_progress=on_progress)
+    solution = solve(problem, solver, None, options, begin)
     layout, throughput = solution.answer, solution.objective if solution.answer is not None else 0.0
     if begin is not None and value > throughput:
         # The start is never lost, whatever the back end did with it.

@@ -7,17 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from coralopt.planning import Epoch
 from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, lines
 from coralopt.report.epochs import Horizon, epochs_table, mean_figures
-from coralopt.report.pages.page import (
-    Block,
-    Figure,
-    Frames,
-    Grid,
-    HtmlTable,
-    Page,
-    PageAnswer,
-    PageSection,
-    Words,
-)
+from coralopt.report.pages.page import Block, Figure, Frames, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.svg import colour_numbers
 from coralopt.report.table import make_table, numbers
 

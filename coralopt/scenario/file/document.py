@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    JsonValue,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from coralopt.scenario.facts.phases import Mode
 from coralopt.scenario.file.fields import Name, Positive, Section, Text

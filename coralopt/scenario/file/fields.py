@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 #: Characters of names: none that a shell, YAML, a terminal or a DNS server reads as more than itself.
 NAME_FORM = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"

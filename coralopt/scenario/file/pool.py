@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import (
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from coralopt.catalog.types import Vendor
 from coralopt.scenario.file.fields import Count, Name, Positive, Section, Text, Usd, Word

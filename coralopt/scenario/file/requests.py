@@ -6,14 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import (
-    AliasChoices,
-    ConfigDict,
-    Field,
-    JsonValue,
-    field_validator,
-    model_validator,
-)
+from pydantic import AliasChoices, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from coralopt.scenario.file.fields import Milliseconds, Name, Rate, Section, Share, Text, Tokens, Variation
 from coralopt.scenario.lengths import LengthDistribution, through_quantiles

@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from coralopt.catalog.types import KvFormat, WeightFormat
 from coralopt.routing import Routing

@@ -16,14 +16,7 @@ import numpy.typing as npt
 from coralopt.errors import Mistake, WorkloadError
 from coralopt.numbers import read_number
 from coralopt.types import Progress
-from coralopt.workload.files.tables import (
-    MOST_MISTAKES,
-    number_cell,
-    open_text,
-    read_parquet,
-    refuse,
-    shown,
-)
+from coralopt.workload.files.tables import MOST_MISTAKES, number_cell, open_text, read_parquet, refuse, shown
 from coralopt.workload.traces.formats import PLAIN_COLUMNS, TraceRow, checked_columns, rows_of
 from coralopt.workload.traces.trace import UNNAMED, Trace
 

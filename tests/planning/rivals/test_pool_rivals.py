@@ -128,17 +128,6 @@ def test_helix_keeps_its_start_and_reports_an_honest_gap() -> None:
     assert found.hops == (10, 10, 10.0)
 
 
-def test_links_limit_the_flow() -> None:
-    """A link carries no more than it can: two nodes in a row behind a link of 1 token/s pass 1 token/s."""
-    table = np.array([[0.0, 8.0, 0.0]])
-    free = HelixProblem(table, np.zeros(2, dtype=np.int64), ("a",))
-    assert solve(free, "highs", None, EXACT).objective == 8
-    links = np.full((3, 3), 100.0)
-    links[0, 1] = links[1, 0] = 1.0
-    slow = HelixProblem(table, np.zeros(2, dtype=np.int64), ("a",), links)
-    assert solve(slow, "highs", None, EXACT).objective == 1
-
-
 def test_separate_layout_keeps_kinds_apart() -> None:
     """Each kind that can hold the model serves it alone; the flows add up."""
     problem = HelixProblem(np.array([[0.0, 9.0, 4.0], [0.0, 6.0, 3.0]]), np.array([0, 0, 1, 1]), ("a", "b"))
