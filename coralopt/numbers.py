@@ -14,6 +14,6 @@ def read_number(value: object) -> float:
         ValueError: Not the text of a number, or not in ASCII digits alone.
         OverflowError: A whole number beyond what a float holds.
     """
-    if isinstance(value, str) and ("_" in value or not value.strip().isascii()):
+    if isinstance(value, str) and ("_" in value or not (value.isascii() or value.strip().isascii())):
         raise ValueError(f"{value!r} is not written in plain digits")
     return float(value)  # type: ignore[arg-type]
