@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from coralopt.errors import CoraloptError
+from coralopt.scenario.facts.phases import Phase
 
-#: What a point is; grids are of the first two.
-Phase = Literal["prefill", "decode", "mixed"]
+#: What grids are of; mixed steps are measured at points of their own.
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from coralopt.errors import CoraloptError
 from coralopt.numbers import read_number
-from coralopt.profiling.fit import Phase, Point
+from coralopt.profiling.fit import Point
 from coralopt.profiling.profile import ProfileOptions
+from coralopt.scenario.facts.phases import Phase
 from coralopt.throughput.engines import graph_sizes
 
 #: Tokens of an answer when decode is measured; their mean distance is one step.

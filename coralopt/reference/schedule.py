@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.plan.parts import share_of
 from coralopt.routing import smooth_weighted_round_robin
-
-Phase = Literal["prefill", "decode", "mixed"]
+from coralopt.scenario.facts.phases import Phase
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from coralopt.catalog.types import NodeConfiguration
 from coralopt.report.table import Column, make_table, numbers
 from coralopt.types import Floats
 from coralopt.workload import EpochAvailability, EpochDemand, Generator, PrefixHits, TraceStatistics
+from coralopt.workload.traces.statistics import QUANTILES
 
 #: Most epochs that a table shows.
 SHOWN_EPOCHS = 24
 #: Epochs that are columns of a table.
 DEMAND_COLUMNS = 8
-#: Quantiles of token lengths that a generator shows.
-_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
 def generators_table(rows: Iterable[Mapping[str, object]]) -> Table:
@@ -50,7 +49,7 @@ def generator_tables(generator: Generator) -> list[Table]:
         states.append((state, arrivals.stationary[state], arrivals.rates[state], stay))
     sides = (("input", generator.lengths.input_tokens), ("output", generator.lengths.output_tokens))
     lengths = [
-        (side, mean, *generator.lengths.quantile(values, np.asarray(_QUANTILES)))
+        (side, mean, *generator.lengths.quantile(values, np.asarray(QUANTILES)))
         for (side, values), mean in zip(sides, generator.lengths.means(), strict=True)
     ]
     return [
@@ -65,7 +64,7 @@ def generator_tables(generator: Generator) -> list[Table]:
         ),
         make_table(
             "Token lengths",
-            [Column("side", "{}"), Column("mean", "{:.1f}"), *numbers("{}", *(f"p{100 * p:g}" for p in _QUANTILES))],
+            [Column("side", "{}"), Column("mean", "{:.1f}"), *numbers("{}", *(f"p{100 * p:g}" for p in QUANTILES))],
             lengths,
         ),
     ]

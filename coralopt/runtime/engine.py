@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coralopt.plan import Plan
-from coralopt.runtime.launch import EngineVerdict, Phase, Pipeline
-from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.runtime.launch import EngineVerdict, Pipeline
+from coralopt.scenario.facts.phases import ModelPhase, Phase
 from coralopt.scenario.resolved import ResolvedScenario
 
 

@@ -9,10 +9,8 @@ from typing import Literal
 
 from coralopt.errors import LaunchError
 from coralopt.routing import Routing
-from coralopt.scenario.facts.phases import RequestClass
+from coralopt.scenario.facts.phases import Phase, RequestClass
 from coralopt.types import JsonObject
-
-Phase = Literal["prefill", "decode", "mixed"]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from coralopt.catalog.mig import sliced
 from coralopt.catalog.types import GIB, NO_BF16, NodeConfiguration
 from coralopt.errors import PlanError
 from coralopt.plan import Plan, PlannedInstance, PlannedNode, PlannedShare
-from coralopt.runtime.launch import EngineReason, EngineVerdict, Phase, Pipeline, Slice
+from coralopt.runtime.launch import EngineReason, EngineVerdict, Pipeline, Slice
 from coralopt.runtime.unzip import unzip
-from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase, Phase
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.throughput import heads_fit, stage_role
 from coralopt.throughput.nodes import MEMORY_SHARE, cache_bytes, free_bytes

@@ -34,14 +34,13 @@ from coralopt.allocation import ModelRoutes
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Place
 from coralopt.planning.promise.combinations import combinations, least_cover
 from coralopt.planning.promise.designs import Designs
+from coralopt.planning.promise.regions import EXACT
 from coralopt.planning.promise.workers import OutOfTimeError
 from coralopt.solving import Backend, MilpMatrix, Reason, SolveOptions, heeded, solve_matrix
 from coralopt.types import Floats
 
 #: Programmes, and branch-and-bound nodes of one, at most: measures of work that do not depend on the clock.
 MOST_ROUNDS, MOST_NODES = 40, 20_000
-#: The bound is that share of the programme's: its solver's tolerances.
-EXACT = 1 - 1e-7
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from typing import Literal, cast
 import numpy as np
 
 from coralopt.errors import SolverError, UnsupportedError
+from coralopt.solving.conditioning import HUGE
 from coralopt.solving.extras import Extras, Indicator, SosSet
 from coralopt.solving.matrix import MilpMatrix
 
@@ -31,8 +32,6 @@ ALLOWANCES: Mapping[str, str] = MappingProxyType(
 )
 #: Bounds of at least this size are none by the custom of both formats.
 INFINITE = 1e30
-#: From here on some solvers read a figure as infinite.
-HUGE = 1e20
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITY = re.compile(r"[+-]?inf(inity)?", re.I)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from coralopt.solving.files.draft import HUGE, Draft, ModelText, Number
+from coralopt.solving.conditioning import HUGE
+from coralopt.solving.files.draft import Draft, ModelText, Number
 
 #: Name of the objective row that tells this reader that the costs of a maximum are written with the other sign.
 NEGATED = "minus_objective"

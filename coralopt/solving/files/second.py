@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coralopt.errors import SolverError, UnsupportedError
 from coralopt.solving.backend import ReadingBackend
-from coralopt.solving.files.draft import HUGE
+from coralopt.solving.conditioning import HUGE
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.registry import require_backend
 
