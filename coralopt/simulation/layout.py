@@ -76,10 +76,6 @@ class Layout:
     serving: Serving
     wanted: tuple[tuple[Blueprint, int], ...]
 
-    def phase_of(self, model: str, phase: str) -> ModelPhase:
-        """The scenario's model phase."""
-        return next(item for item in self.scenario.model_phases if item.key == f"{model}/{phase}")
-
 
 @dataclass(frozen=True, eq=False)
 class Schedule:

@@ -87,7 +87,7 @@ def test_stage_times_are_the_planners(mode: str, request: pytest.FixtureRequest)
     source = throughput_source(layout.scenario.throughput_source)
     k = 0
     for instance in tiny_plan.instances:
-        phase = layout.phase_of(instance.model, instance.phase)
+        phase = next(item for item in layout.scenario.model_phases if item.key == instance.key)
         table = build_tables(source, phase, layout.scenario.configurations, layout.scenario.max_nodes)
         for _ in range(instance.count):
             for s, stage in enumerate(instance.stages):
