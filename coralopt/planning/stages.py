@@ -10,7 +10,7 @@ from coralopt.plan import PlannedNode, PlannedStage
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import placement_tables
-from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
+from coralopt.throughput import ThroughputTables, only_executable, source_tables, stage_role
 
 
 class StageTables:
@@ -44,9 +44,8 @@ class StageTables:
                 how["budget_units"] = (cell, self.coupling.units)
             else:
                 how["receiver_gb_s"] = sorted({host.network_gb_s for host in hosts})[cell]
-            source = throughput_source(self.scenario.throughput_source)
-            phase = self.phases[key]
-            table = build_tables(source, phase, hosts, self.scenario.max_nodes, **how)
+            source, phase = self.scenario.throughput_source, self.phases[key]
+            table = source_tables(source, phase, hosts, self.scenario.max_nodes, **how)
             self._cells[key, cell] = only_executable(table, self.scenario.placement.engine, phase, hosts)
         return self._cells[key, cell]
 

@@ -94,12 +94,15 @@ class TimeTables:
         batch = np.arange(1, batches + 1, dtype=np.float64)
 
         def column(tokens: float) -> Floats:
-            pair = np.stack([np.broadcast_to(part, batch.shape) for part in times(batch, tokens)], axis=1)
-            if not np.isfinite(pair).all() or (pair < 0).any():
-                raise CoraloptError(f"{where}: {tokens:g} tokens give a time that is negative or not a number")
+            pair = np.empty((batches, 2))
+            pair[:, 0], pair[:, 1] = times(batch, tokens)
             return pair
 
-        tokens, columns = sample(column, self.longest)
+        with np.errstate(invalid="ignore"):  # What is not a number is refused here.
+            tokens, columns = sample(column, self.longest)
+        wrong = ~(np.isfinite(columns) & (columns >= 0)).all(axis=(1, 2))
+        if wrong.any():
+            raise CoraloptError(f"{where}: {tokens[wrong][0]:g} tokens give a time that is negative or not a number")
         record = np.zeros(1, dtype=TABLE)
         record[0] = (batches, len(tokens), len(self.tokens), len(self.values))
         self.tables = np.concatenate([self.tables, record])

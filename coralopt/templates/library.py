@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Bumped whenever the meaning of a stored column changes; a library of another format is refused.
 FORMAT = "coralopt-templates/1"
 #: Rows that are read at once.
-BATCH_ROWS = 8192
+BATCH_ROWS = 32_768
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.throughput import (
     ThroughputTables,
     budget_tables,
-    build_tables,
     engine_runs,
     explain_infeasible,
     link_tables,
     only_executable,
+    source_tables,
     throughput_source,
 )
 from coralopt.types import Floats
@@ -32,10 +32,9 @@ def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
     Raises:
         CoraloptError: The throughput source does not cover a model or a GPU.
     """
-    source = throughput_source(scenario.throughput_source)
-    nodes, engine = scenario.configurations, scenario.placement.engine
+    source, nodes, engine = scenario.throughput_source, scenario.configurations, scenario.placement.engine
     return tuple(
-        only_executable(build_tables(source, phase, nodes, scenario.max_nodes), engine, phase, nodes)
+        only_executable(source_tables(source, phase, nodes, scenario.max_nodes), engine, phase, nodes)
         for phase in scenario.model_phases
     )
 
@@ -80,8 +79,8 @@ def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -
                 mistakes.append(Mistake(f"models.{phase.model.name}", "; ".join(sorted(refused)), hint))
                 continue
             if not engine_runs(engine, phase, scenario.configurations, scenario.max_nodes).all():
-                source = throughput_source(scenario.throughput_source)
-                if (build_tables(source, phase, scenario.configurations, scenario.max_nodes).values > 0).any():
+                anywhere = source_tables(scenario.throughput_source, phase, scenario.configurations, scenario.max_nodes)
+                if (anywhere.values > 0).any():
                     mistakes.append(
                         Mistake(
                             place=f"models.{phase.model.name}",

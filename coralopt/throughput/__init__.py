@@ -2,7 +2,7 @@
 
 from coralopt.throughput.engines import engine_runs, heads_fit, only_executable
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
-from coralopt.throughput.sources import budget_tables, build_tables, link_tables, throughput_source
+from coralopt.throughput.sources import budget_tables, build_tables, link_tables, source_tables, throughput_source
 from coralopt.throughput.summary import explain_infeasible, falls_in_layers
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE, ThroughputTables, stage_role
 
@@ -21,6 +21,7 @@ __all__ = [
     "heads_fit",
     "link_tables",
     "only_executable",
+    "source_tables",
     "stage_role",
     "throughput_source",
 ]

@@ -60,17 +60,11 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
         name: np.asarray(table.column(name), dtype=np.float64)
         for name in ("tp", "tokens", "batch", "per_layer_ms", "nonlayer_ms")
     }
-    known = {model.hf_id: model for model in models().values()}
+    names = {model.hf_id: model.measured_as or model.hf_id for model in models().values()}
     groups: dict[tuple[str, str, str, int], dict[str, list[int]]] = {}
-    for row in range(table.num_rows):
-        model = known[columns["model"][row]]
-        key = (
-            model.measured_as or model.hf_id,
-            columns["weights"][row],
-            columns["system"][row],
-            int(number["tp"][row]),
-        )
-        groups.setdefault(key, {}).setdefault(columns["phase"][row], []).append(row)
+    of_row = zip(*(columns[name] for name in ("model", "weights", "system", "phase")), number["tp"], strict=True)
+    for row, (model, weights, system, phase, tp) in enumerate(of_row):
+        groups.setdefault((names[model], weights, system, int(tp)), {}).setdefault(phase, []).append(row)
     result = {}
     for key, phases in groups.items():
         if set(phases) != {"prefill", "decode"}:

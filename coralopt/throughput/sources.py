@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -59,6 +60,29 @@ def throughput_source(name: str | MeasuredSourceChoice) -> LayerTimeSource:
     if name not in SOURCES:
         raise CoraloptError(f"unknown throughput source {name!r}; choose one of: {', '.join(SOURCES)}")
     return SpeculatingSource(SOURCES[name]())
+
+
+@lru_cache(maxsize=64)
+def source_tables(
+    name: str | MeasuredSourceChoice,
+    phase: ModelPhase,
+    configurations: tuple[NodeConfiguration, ...],
+    max_stages: int,
+    *,
+    budget_units: tuple[int, int] = (1, 1),
+    receiver_gb_s: float = float("inf"),
+) -> ThroughputTables:
+    """:func:`build_tables` of the source of this name, kept: a plan is made from the tables that its check looks up again.
+
+    Whoever takes them must not change them.
+
+    Raises:
+        CoraloptError: As :func:`throughput_source` and :func:`build_tables`.
+    """
+    source = throughput_source(name)
+    return build_tables(
+        source, phase, configurations, max_stages, budget_units=budget_units, receiver_gb_s=receiver_gb_s
+    )
 
 
 def build_tables(

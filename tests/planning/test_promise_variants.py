@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +13,10 @@ from coralopt.errors import ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.verify import verify_plan
 from coralopt.planning import certify_again, plan_scenario, prove_bound
+from coralopt.planning.promise.capacities import Groups
+from coralopt.planning.promise.designs import Designs
+from coralopt.planning.promise.room import Room
+from coralopt.planning.promise.together import TogetherRaces
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 
 #: Variant -> its quality, and what the model itself is called with its weights.
@@ -91,3 +96,8 @@ def test_a_variant_that_is_not_good_enough_alone_is_in_no_design() -> None:
     first = variants[0]
     assert first is not None
     assert dataclasses.replace(first, quality=0.98, least_quality=0.98).may_serve_all
+    for least, good in ((0.995, 1), (0.98, 2), (None, 3)):
+        scenario = of_variants(least)
+        groups = cast("list[Groups]", [SimpleNamespace(unit_tokens=1.0) for _ in scenario.model_phases])
+        designs = Designs(scenario, groups, (), cast("TogetherRaces", None), cast("Room", None))
+        assert designs.ways == {"chat": tuple((2 * k, 2 * k + 1) for k in range(good))}

@@ -17,7 +17,7 @@ from coralopt.plan import PlannedInstance
 from coralopt.plan.verify import verify_plan
 from coralopt.planning.coral import plan_scenario
 from coralopt.planning.promise import restricted
-from coralopt.planning.promise.designs import Designs
+from coralopt.planning.promise.designs import Design, Designs
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario import load_scenario, scenario_from_mapping
 
@@ -75,6 +75,16 @@ def test_designs_beside_each_other(models: dict[str, Usages], rows: Usages) -> N
     orders = [all_have_room(models, nodes, order) for order in itertools.permutations(models)]
     assert found <= any(orders)
     assert len(models) > 2 or found == any(orders)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.5, 9)), max_size=6))
+def test_the_best_known_design_is_the_cheapest_of_its_model(known: list[tuple[str, float]]) -> None:
+    designs = Designs(None, (), (), None, None, [Design(name, (), {}, price) for name, price in known])  # type: ignore[arg-type]
+    for name in "ab":
+        prices = [price for model, price in known if model == name]
+        best = designs.best(name)
+        assert (None if best is None else (best.model, best.price)) == ((name, min(prices)) if prices else None)
+        assert not prices or designs.ceiling(name) == min(prices), "what costs more is not worth looking at"
 
 
 def test_models_that_hold_on_nodes_of_one_kind_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,10 @@ from coralopt.throughput import (
     LayerTimeSource,
     ThroughputTables,
     budget_tables,
-    build_tables,
     engine_runs,
     link_tables,
     only_executable,
+    source_tables,
     throughput_source,
 )
 from coralopt.types import Floats
@@ -85,7 +85,7 @@ class TablesByStage:
         name = (key, *how.items())
         if name not in self.tables:
             phase, hosts = self.phases[key], self.scenario.configurations
-            tables = build_tables(self.source, phase, hosts, self.scenario.max_nodes, **how)
+            tables = source_tables(self.scenario.throughput_source, phase, hosts, self.scenario.max_nodes, **how)
             self.tables[name] = only_executable(tables, self.scenario.placement.engine, phase, hosts)
         return self.tables[name]
 
