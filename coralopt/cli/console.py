@@ -60,14 +60,15 @@ def file_to_write_as(*endings: str) -> Callable[[Path | None], Path | None]:
 
     Args:
         endings: Of names of such files, with their dots, the usual one first, which is also the one that may stand before
-            ``.gz``. A name without an ending of a known format is taken.
+            ``.gz``. A name without an ending of a known format is taken, and one of YAML for JSON, which is YAML, too.
     """
+    right = (*endings, ".yaml", ".yml") if ".json" in endings else endings
 
     def check(path: Path | None) -> Path | None:
         if path is not None:
             packed = path.suffix.lower() == ".gz" and ".gz" in endings
             said = (path.with_suffix("") if packed else path).suffix.lower()
-            if said in _FORMATS and said not in (endings[:1] if packed else endings):
+            if said in _FORMATS and said not in (endings[:1] if packed else right):
                 raise OptionError(f"{path}: its name says {said}, which is not what is written; end it in {endings[0]}")
         return file_to_write(path)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from coralopt.cli.console import file_to_write_as
 from coralopt.errors import CacheWarning, PlanError
 from coralopt.plan import Plan
 from coralopt.scenario import ResolvedScenario
@@ -279,3 +280,9 @@ def test_parts_of_numpy_that_no_plan_needs_load_when_they_are_used() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.yaml", "plan.YML", "plan", "plan.of-may"])
+def test_a_plan_goes_to_any_name_of_its_format(name: str, tmp_path: Path) -> None:
+    """JSON is YAML, too, and an ending that no format has says nothing."""
+    assert file_to_write_as(".json")(tmp_path / name) == tmp_path / name

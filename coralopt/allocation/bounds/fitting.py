@@ -136,9 +136,9 @@ class FittingSearch:
             of_mine = near.weight[mine], self.speed[mine], self.row[mine], self.amount[mine], self.mark[mine]
             items = FittingItems(*of_mine, self.node, spare)
             task = FittingTask(demand, spared, by_weight, room, near.least[phase], floor, limit, self.most)
-            least, found = lightest_fitting(items, task, members)
-            if found or least < limit or reach >= end:
-                return Fitting(max(floor, least), tuple(mine[some[some >= 0]] for some in members[:found]))
+            least, number = lightest_fitting(items, task, members)
+            if number or least < limit or reach >= end:
+                return Fitting(max(floor, least), tuple(mine[some[some >= 0]] for some in members[:number]))
             reach *= GROWTH
 
     def fits(self, use: Floats) -> bool:
@@ -187,13 +187,13 @@ class FittingPricing(PricingProblem):
             if p in self.hard or self.search.fits(covering.use):
                 light.append(covering)
                 continue
-            found = self.search.lightest(p, near, bounds - answer.bound, self.reach.get(p, 0.0))
-            whole[p] = found.least
-            self.reach[p] = found.least - float(answer.whole[p])
-            for some in found.coverings:
+            fitting = self.search.lightest(p, near, bounds - answer.bound, self.reach.get(p, 0.0))
+            whole[p] = fitting.least
+            self.reach[p] = fitting.least - float(answer.whole[p])
+            for some in fitting.coverings:
                 columns, counts = np.unique(some, return_counts=True)
                 light.append(self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True))))
-            if not found.coverings:
+            if not fitting.coverings:
                 # Nothing better is known; in fractions it may fit beside others.
                 light.append(covering)
         gained = float((whole - answer.whole).sum())

@@ -116,12 +116,12 @@ def _replaced(
 ) -> bool:
     """Whether a partial covering on one node fewer, and no more of anything else, is as fast."""
     other = np.zeros(len(used))
-    asked = min(labels.depth[label], len(task.least) - 1)
+    instances = min(labels.depth[label], len(task.least) - 1)
     for cell in range(len(items.node)):
         wanted = labels.mark[label] - items.node[cell]
         rival = int(newest[wanted]) if items.spare[cell] and used[cell] > 0 and wanted in newest else -1
         while rival >= 0:
-            if labels.speed[rival] >= labels.speed[label] and labels.depth[rival] >= asked:
+            if labels.speed[rival] >= labels.speed[label] and labels.depth[rival] >= instances:
                 _use(items, labels, rival, other)
                 other[cell] += 1
                 same = True
@@ -140,11 +140,11 @@ def _replaced(
 def _known(items: FittingItems, task: FittingTask, labels: Labels, fresh: int, rival: int, used: Floats) -> bool:
     """Whether a partial covering of a chain that uses the same of every row is as fast as a new one."""
     other = np.zeros(len(used))
-    asked = min(labels.depth[fresh], len(task.least) - 1)
+    instances = min(labels.depth[fresh], len(task.least) - 1)
     while rival >= 0:
         if (
             labels.speed[rival] >= labels.speed[fresh]
-            and labels.depth[rival] >= asked
+            and labels.depth[rival] >= instances
             and (not task.by_weight or labels.weight[rival] <= labels.weight[fresh])
             and (
                 task.spared <= 0
@@ -201,7 +201,7 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
     newest = {np.int64(0): np.int64(0)}
     used = np.zeros(len(task.room))
     queue = [(task.floor, 0.0, 0)]
-    count, found, bound = 1, 0, np.inf
+    count, complete, bound = 1, 0, np.inf
     while len(queue) > 0:
         value, _, label = heapq.heappop(queue)
         _use(items, labels, label, used)
@@ -216,10 +216,10 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
             bound = min(bound, value)
             k = label
             for i in range(labels.depth[label]):
-                members[found, i] = labels.item[k]
+                members[complete, i] = labels.item[k]
                 k = labels.parent[k]
-            found += 1
-            if found == len(members):
+            complete += 1
+            if complete == len(members):
                 break
             continue
         if labels.depth[label] == members.shape[1] or count + len(items.weight) > most:
@@ -253,4 +253,4 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
             heapq.heappush(queue, (total, -faster, count))
             count += 1
     # Whatever was not found is above the limit.
-    return min(bound, task.limit), found
+    return min(bound, task.limit), complete

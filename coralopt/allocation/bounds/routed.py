@@ -188,13 +188,13 @@ def routed_cover(
             rests[q] = least - edges[q].weight
     if not np.isfinite(best):
         best, chosen = limit, (-1, -1, 0)
-    found = {
+    steps_of = {
         q: int(edges[q].reach[choice[k, column]])
         for (choice, _), qs, k in zip(profiles, (firsts, seconds), chosen[:2], strict=True)
         for column, q in enumerate(qs)
         if k >= 0
     }
-    return RoutedCover(float(best), found, int(alone.reach[chosen[2]]), limit, edges, rests, tables)
+    return RoutedCover(float(best), steps_of, int(alone.reach[chosen[2]]), limit, edges, rests, tables)
 
 
 def _profiles(pools: list[Edges], limit: float, needed: int) -> tuple[Ints, Floats] | None:

@@ -74,9 +74,9 @@ def surviving_cover(tables: Sequence[Floats], needed: Ints) -> SurvivingCover:
     first, second = (Edges.of(table, limit, EDGES) for table in tables[:2])
     nothing = np.append(0.0, np.full(grid, np.inf))
     third = tables[2] if regions == 3 else nothing
-    asked = np.append(needed, 0)[:3].astype(np.int64)
+    steps_needed = np.append(needed, 0)[:3].astype(np.int64)
     best, chosen, beside = surviving_pairs(
-        (first.reach, first.weight), (second.reach, second.weight), third, asked, grid, limit
+        (first.reach, first.weight), (second.reach, second.weight), third, steps_needed, grid, limit
     )
     listed = [(first.after, beside[0]), (second.after, beside[1])]
     if regions == 3:

@@ -169,18 +169,18 @@ class Annealing:
         small = self.search.small
         demand = small.demand.astype(np.float64)
 
-        def asked(share: Floats, whole: Floats) -> Floats:
+        def share_of(share: Floats, whole: Floats) -> Floats:
             # Sums that miss nothing by a rounding hold.
             return np.where(share > 0, share * whole, -np.inf)
 
-        surviving = asked(small.surviving, demand[:, None])
+        surviving = share_of(small.surviving, demand[:, None])
         groups = shared_groups(small, small.unmet_prices())
         group, tiers = np.full(len(demand), -1, dtype=np.int64), max((len(some.tiers) for some in groups), default=0)
         unmet = np.zeros((2, len(groups), tiers))
         for g, some in enumerate(groups):
             group[list(some.phases)] = g
             unmet[:, g, : len(some.tiers)] = np.array(some.tiers).T
-        return Needs(demand, small.replicas, asked(small.spared, demand), surviving, group, unmet[0], unmet[1])
+        return Needs(demand, small.replicas, share_of(small.spared, demand), surviving, group, unmet[0], unmet[1])
 
     def _placed(self, counts: Ints) -> tuple[Ints, Ints]:
         """int64 (P, s), items of every model phase in so many instances, then room for more; and int64 (P,), how many."""

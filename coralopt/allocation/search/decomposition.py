@@ -65,13 +65,13 @@ def raise_bound(search: SearchContext, root: Root, known: Floats | None) -> High
     prices = root.relaxation.capacity_prices if known is None else known
     state = MasterState(prices, side_prices=root.relaxation.side_prices)
     nothing = Highest(root, [], np.zeros(len(search.columns)), np.zeros(0, dtype=np.int64), (), True)
-    found = _highest(search, nothing, state).keep(search)
+    highest = _highest(search, nothing, state).keep(search)
     search.capacity_prices, search.by_prices = search.best.capacity_prices, search.bound
     search.lap("decomposition")
-    return found
+    return highest
 
 
-def add_cuts(search: SearchContext, found: Highest) -> Highest:
+def add_cuts(search: SearchContext, highest: Highest) -> Highest:
     """The step ``cuts``: those that the fractional allocation violates, round by round while they close enough of the gap.
 
     The problem within cuts and its best prices are kept in ``search``; capacity prices that pass on to other problems stay.
@@ -87,38 +87,38 @@ def add_cuts(search: SearchContext, found: Highest) -> Highest:
         # Those without a price change nothing any more.
         stay = [k for k, cut in enumerate(cuts) if paid[own + k] > 0]
         known = {cuts[k].name for k in stay}
-        violated = violated_cuts(search.small, search.columns, found.values)
+        violated = violated_cuts(search.small, search.columns, highest.values)
         fresh = [cut for cut in violated if cut.name not in known]
         if not fresh:
             break
         search.cut([*(cuts[k] for k in stay), *fresh])
         side_prices = np.concatenate([paid[:own], paid[own:][stay], np.zeros(len(fresh))])
         search.best = MasterState(best.capacity_prices, side_prices=side_prices)
-        coverings = _counted(search.within_cuts, search.columns, found.last)
-        higher = _highest(search, found, replace(search.best, coverings=coverings))
+        coverings = _counted(search.within_cuts, search.columns, highest.last)
+        higher = _highest(search, highest, replace(search.best, coverings=coverings))
         if not higher.fits:
             # Prices of rows that leave nothing grow without end.
             search.cut(cuts)
             search.best = best
             break
-        found = higher.keep(search)
+        highest = higher.keep(search)
         if search.bound < before * (1 + WORTH):
             break
-    met = _counted(search.within_cuts, search.columns, found.met) if search.cuts else found.met
+    met = _counted(search.within_cuts, search.columns, highest.met) if search.cuts else highest.met
     search.lap("cuts")
-    return replace(found, met=list(met))
+    return replace(highest, met=list(met))
 
 
-def fit_supply(search: SearchContext, found: Highest) -> Highest:
+def fit_supply(search: SearchContext, highest: Highest) -> Highest:
     """The step ``fitting``: prices at which the bound of coverings that fit the pool by themselves is highest.
 
     Where no phase needs more than there is of anything, the bound stays what it was.
     """
     if not search.open():
-        return found
-    problem, columns, chosen = search.within_cuts, search.columns, found.chosen
-    root, best = found.root, search.best
-    known = _counted(problem, columns, found.met)
+        return highest
+    problem, columns, chosen = search.within_cuts, search.columns, highest.chosen
+    root, best = highest.root, search.best
+    known = _counted(problem, columns, highest.met)
     for _ in range(FITS):
         pricing = FittingPricing(problem, columns, chosen)
         state = pricing.started(replace(best, coverings=known))
@@ -141,13 +141,13 @@ def fit_supply(search: SearchContext, found: Highest) -> Highest:
             break
         chosen = grown
     search.lap("fitting")
-    return replace(found, root=root).keep(search)
+    return replace(highest, root=root).keep(search)
 
 
-def _highest(search: SearchContext, found: Highest, state: MasterState) -> Highest:
+def _highest(search: SearchContext, highest: Highest, state: MasterState) -> Highest:
     """The highest bound within the cuts, from some prices and coverings on; its prices are kept in ``search``."""
     problem, columns, limits = search.within_cuts, search.columns, search.limits
-    root, met, values, chosen = found.root, list(found.met), found.values, found.chosen
+    root, met, values, chosen = highest.root, list(highest.met), highest.values, highest.chosen
     best = lagrangian = root.lagrangian
     last = state.coverings
     # With other cuts the same columns say something new.

@@ -202,15 +202,15 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
     ranking = root.column_bounds
     if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
         if search.small.adds_up and not search.done():
-            found = raise_bound(search, root, known)
+            without_cuts = raise_bound(search, root, known)
             too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
-            tight = add_cuts(search, found)
+            tight = add_cuts(search, without_cuts)
             if knows_fitting(search.small) and tight.values.sum() < search.limits.most_instances:
                 tight = fit_supply(search, tight)
-            root, ranking = tight.root, found.root.column_bounds
-            _choose(search, found, tight)
+            root, ranking = tight.root, without_cuts.root.column_bounds
+            _choose(search, without_cuts, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
             search_neighbourhoods(search, root.reduced_costs)
     elif len(search.columns) > search.limits.direct_columns and not search.done():
