@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from operator_problems import operated_problems
 
-from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits, SideConstraint
 from coralopt.allocation.bounds.unmet import shared_groups
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.annealing import Annealing
@@ -26,6 +26,21 @@ from coralopt.testing.instances import allocation_instance
 from coralopt.testing.synthetic import synthetic_problem
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
+#: Three replicas where one instance runs, which costs least: the bound counts that one three times.
+REPLICAS = AllocationProblem(
+    usage=np.array([[2, 2], [0, 1]]),
+    throughput=np.array([8.5, 10.0]),
+    phase=np.zeros(2, dtype=np.int32),
+    demand=np.array([14.5]),
+    availability=np.array([[3, 3], [3, 1]]),
+    price=np.array([[6.5, 4.0], [6.75, 2.75]]),
+    running=np.array([[2, 0], [1, 0]]),
+    penalty=2.0,
+    phase_names=("model0/decode",),
+    region_names=("region0", "region1"),
+    configuration_names=("1xGPU", "2xGPU"),
+    side_constraints=(SideConstraint("replicas", "least", "instances", 3.0, (0,)),),
+)
 
 
 def annealing_of(problem: AllocationProblem) -> Annealing | None:
@@ -54,6 +69,7 @@ def annealing_of(problem: AllocationProblem) -> Annealing | None:
     ),
     seed=st.integers(0, 3),
 )
+@example(problem=REPLICAS, seed=1)
 def test_what_it_finds_is_allowed(problem: AllocationProblem, seed: int) -> None:
     """Cost, demand, nodes, running instances and side constraints, what may be lost among them, added up anew."""
     task = annealing_of(problem)

@@ -20,7 +20,7 @@ import numpy as np
 
 from coralopt.allocation.bounds.pricing import Covering
 from coralopt.allocation.bounds.unmet import shared_groups
-from coralopt.allocation.model.columns import joined
+from coralopt.allocation.model.columns import Columns, joined
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.allocation.supply import Segments
@@ -28,6 +28,9 @@ from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
     from coralopt.allocation.search.annealing_kernel import Items, Needs, Rows
+
+#: (column, count) pairs.
+Members = tuple[tuple[int, int], ...]
 
 #: Columns of least column bound of every model phase that take part.
 NEAR = 300
@@ -55,13 +58,14 @@ class Annealing:
     Args:
         search: What is known; a better allocation is offered to it.
         root: The bounds over all columns.
-        light: Coverings of every model phase with demand, the lightest first; rounds begin with one of each.
+        light: Coverings of every model phase with demand, (column, count) pairs each, the lightest first; rounds begin with
+            one of each.
     """
 
-    def __init__(self, search: SearchContext, root: Root, light: Sequence[Sequence[Covering]]) -> None:
+    def __init__(self, search: SearchContext, root: Root, light: Sequence[Sequence[Members]]) -> None:
         near = search.columns.least(root.lagrangian.column_bounds, NEAR)
         self.search, self.light = search, light
-        members = [k for some in light for covering in some for k, _ in covering.members]
+        members = [k for some in light for covering in some for k, _ in covering]
         self.columns = joined([*near, np.array(members, dtype=np.int64)])
         # Side by side by model phase, the cheapest first.
         self.columns = self.columns[np.lexsort((search.columns.cost[self.columns], search.columns.phase[self.columns]))]
@@ -79,11 +83,11 @@ class Annealing:
         """
         weight, light = root.lagrangian.weight, []
         for p in search.small.leading_phases().tolist():
-            own = {covering.members: covering for covering in met if covering.phase == p}
+            own = {covering.members for covering in met if covering.phase == p}
             if not own:
                 return None
             heavy = [(sum(n * float(weight[k]) for k, n in members), members) for members in own]
-            light.append([own[members] for _, members in sorted(heavy)[:STARTS]])
+            light.append([_kept_and_new(search.columns, members) for _, members in sorted(heavy)[:STARTS]])
         return Annealing(search, root, light)
 
     def run(self, rounds: int) -> None:
@@ -120,7 +124,7 @@ class Annealing:
         counts = np.zeros(len(self.search.columns), dtype=np.int64)
         for some in self.light:
             place = int(len(some) * self.rng.random() ** 2) if spread else 0
-            for column, count in some[place].members:
+            for column, count in some[place]:
                 counts[column] += count
         return counts[self.columns]
 
@@ -190,6 +194,20 @@ class Annealing:
             low, high = self.items.first[p], self.items.first[p + 1]
             chosen[p, : size[p]] = np.repeat(np.arange(low, high), counts[low:high])
         return chosen, size
+
+
+def _kept_and_new(columns: Columns, members: Members) -> Members:
+    """The same instances, of kept columns as many as run: bounds fill replicas up with kept ones however few run."""
+    counts = dict.fromkeys((k for k, _ in members), 0)
+    for k, count in members:
+        most = min(count, int(columns.upper[k])) if columns.kept[k] else count
+        counts[k] += most
+        if count > most:
+            same = (columns.template == columns.template[k]) & (columns.region == columns.region[k]) & ~columns.kept
+            # None where the region takes no new one.
+            for new in np.flatnonzero(same).tolist():
+                counts[new] = counts.get(new, 0) + count - most
+    return tuple(counts.items())
 
 
 def _steps_of(pieces: Segments) -> tuple[Ints, Floats, Floats]:
