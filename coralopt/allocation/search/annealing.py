@@ -198,16 +198,13 @@ class Annealing:
 
 def _kept_and_new(columns: Columns, members: Members) -> Members:
     """The same instances, of kept columns as many as run: bounds fill replicas up with kept ones however few run."""
-    counts = dict.fromkeys((k for k, _ in members), 0)
+    if all(not columns.kept[k] or count <= columns.upper[k] for k, count in members):
+        return members
+    counts = np.zeros(len(columns), dtype=np.int64)
     for k, count in members:
-        most = min(count, int(columns.upper[k])) if columns.kept[k] else count
-        counts[k] += most
-        if count > most:
-            same = (columns.template == columns.template[k]) & (columns.region == columns.region[k]) & ~columns.kept
-            # None where the region takes no new one.
-            for new in np.flatnonzero(same).tolist():
-                counts[new] = counts.get(new, 0) + count - most
-    return tuple(counts.items())
+        counts[k] += count
+    counts = columns.counts(columns.allocation(counts))
+    return tuple((k, int(counts[k])) for k in np.flatnonzero(counts).tolist())
 
 
 def _steps_of(pieces: Segments) -> tuple[Ints, Floats, Floats]:

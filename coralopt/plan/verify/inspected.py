@@ -15,7 +15,6 @@ from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving.tolerance import close
 from coralopt.throughput import (
-    LayerTimeSource,
     ThroughputTables,
     budget_tables,
     engine_runs,
@@ -59,7 +58,7 @@ class Inspected:
             CoraloptError: The scenario is not one, or its throughput source does not cover it.
         """
         scenario = plan.resolved
-        tables = TablesByStage(scenario, throughput_source(scenario.throughput_source))
+        tables = TablesByStage(scenario)
         names = {configuration.name for configuration in scenario.configurations}
         known = [
             (instance, tables.phases[instance.key])
@@ -72,8 +71,8 @@ class Inspected:
 class TablesByStage:
     """Throughput tables by model phase, and by what a stage may take of its time or link; each is made once."""
 
-    def __init__(self, scenario: ResolvedScenario, source: LayerTimeSource) -> None:
-        self.scenario, self.source = scenario, source
+    def __init__(self, scenario: ResolvedScenario) -> None:
+        self.scenario, self.source = scenario, throughput_source(scenario.throughput_source)
         self.phases = {phase.key: phase for phase in scenario.model_phases}
         self.tables: dict[tuple[object, ...], ThroughputTables] = {}
         self.placed: dict[str, tuple[Floats, Coupling | None]] = {}
