@@ -35,6 +35,10 @@ import argparse
 import contextlib
 import json
 import os
+
+# One thread, as the documents say: where several share a processor, those of linear algebra wait by spinning.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import resource
 import time
 from collections.abc import Sequence

@@ -19,13 +19,14 @@ from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, ava
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.fitting import FittingPricing, FittingSearch, with_fitting
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.parts import PartPrices, RegionParts
 from coralopt.allocation.bounds.pricing import Multipliers
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
 from coralopt.allocation.search.context import SearchContext
 from coralopt.allocation.search.coverings import all_near, allocation_of
-from coralopt.allocation.search.decomposition import add_cuts, fit_supply, raise_bound
-from coralopt.allocation.search.solve import _root_bound
+from coralopt.allocation.search.decomposition import raise_bound
+from coralopt.allocation.search.solve import _root_bound, _tighten
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError
 from coralopt.solving import MilpMatrix, SolveOptions, get_backend, solve_matrix
@@ -48,6 +49,11 @@ def _look_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def alone(problem: AllocationProblem) -> bool:
     """Whether the coverings of a phase, in all regions together, can be searched for."""
     return listable(problem) and not (problem.surviving.any() or problem.unmet_groups())
+
+
+def parts_of(problem: AllocationProblem, columns: Columns) -> RegionParts | None:
+    """Parts by region, wherever these are known."""
+    return RegionParts(problem, columns) if RegionParts.known(problem, columns) else None
 
 
 def lightest_by_integer_programme(
@@ -106,6 +112,46 @@ def test_a_phase_weighs_what_an_integer_programme_says(problem: AllocationProble
 
 
 @settings(max_examples=150, deadline=None)
+@given(problem=allocation_problems(max_templates=4), seed=st.integers(0, 10**6), first=st.floats(0, 9))
+def test_parts_of_regions_weigh_what_an_integer_programme_says(
+    problem: AllocationProblem, seed: int, first: float
+) -> None:
+    """The lightest covering of one part a region, wherever the search begins; amounts are rounded up by next to nothing."""
+    problem = replace(with_three_kinds(problem, seed), running=None)
+    columns, prices = Columns.of(problem), np.random.default_rng(seed).uniform(0, 2, problem.price.shape)
+    root = lagrangian_bound(problem, columns, prices, grid=1000)
+    assume(np.isfinite(root.bound))
+    parts = RegionParts(problem, columns)
+    node = prices + (1 + problem.penalty) * np.nan_to_num(problem.price)
+    for phase in np.flatnonzero(problem.demand > 0).tolist():
+        mine = np.flatnonzero(columns.phase == phase)
+        truth = lightest_by_integer_programme(problem, columns, mine, root.weight[mine])
+        at = PartPrices(node, (), problem.availability, root.least[phase][0])
+        found = parts.lightest(phase, at, 1_000_000, (float(root.whole[phase]), first))
+        assert found.weight <= truth * (1 + 1e-9) + 1e-9
+        if not found.counts:
+            assert math.isinf(truth)
+            continue
+        some, counts = np.array(list(found.counts)), np.array(list(found.counts.values()))
+        used = np.zeros(problem.price.shape)
+        np.add.at(used, columns.region[some], problem.usage[columns.template[some]] * counts[:, None])
+        assert (used <= problem.availability).all()
+        assert root.weight[some] @ counts == pytest.approx(found.weight)
+        if problem.throughput[columns.template[some]] @ counts >= problem.demand[phase]:
+            assert found.weight == pytest.approx(truth)
+
+
+def test_parts_are_known_where_nodes_of_a_kind_are_few() -> None:
+    """Parts count nodes in a byte."""
+    plain = allocation_instance(0)
+    for most, known in ((255, True), (256, False)):
+        there = np.zeros_like(plain.availability)
+        there[0, 0] = most
+        problem = replace(plain, availability=there, running=None)
+        assert RegionParts.known(problem, Columns.of(problem)) == known
+
+
+@settings(max_examples=150, deadline=None)
 @given(problem=operated_problems(kinds=LISTED), seed=st.integers(0, 10**6), cut=st.booleans())
 def test_bounds_of_fitting_coverings_hold_for_every_allocation(
     problem: AllocationProblem, seed: int, cut: bool
@@ -121,7 +167,7 @@ def test_bounds_of_fitting_coverings_hold_for_every_allocation(
     prices = rng.uniform(0, 2, problem.price.shape)
     of_rows = rng.uniform(0, 2, len(open_constraints(within))) * rng.integers(0, 2)
     plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_rows)
-    root = with_fitting(within, columns, plain)
+    root = with_fitting(within, columns, plain, MasterState(prices, side_prices=of_rows), parts_of(problem, columns))
     assert root.bound >= plain.bound
     place = {(t, r): k for k, (t, r) in enumerate(zip(columns.template.tolist(), columns.region.tolist(), strict=True))}
     for counts in allocations_within(problem):
@@ -145,7 +191,8 @@ def test_coverings_near_the_bound_hold_the_optimum(problem: AllocationProblem, s
     cuts, rng = random_cuts(problem, seed), np.random.default_rng(seed)
     within = replace(problem, side_constraints=tuple(cuts))
     prices, of_cuts = rng.uniform(0, 2, problem.price.shape), rng.uniform(0, 3, len(cuts))
-    root = with_fitting(within, columns, lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_cuts))
+    plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_cuts)
+    root = with_fitting(within, columns, plain, MasterState(prices, side_prices=of_cuts), parts_of(problem, columns))
     assert root.bound <= float(truth) * (1 + 1e-9) + 1e-9
     coverings = all_near(within, columns, root, slack, 100_000)
     assert coverings is not None
@@ -170,9 +217,9 @@ def test_the_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationPr
     search.columns = Columns.of(search.small)
     truth = best_operated_by_enumeration(problem)
     try:
-        tight = add_cuts(search, raise_bound(search, _root_bound(search), None))
+        loose = raise_bound(search, _root_bound(search), None)
         before = search.bound
-        found = fit_supply(search, tight)
+        found = _tighten(search, loose)
     except InfeasibleError:
         assert truth is None
         return
@@ -196,7 +243,7 @@ def test_limits_on_nodes_only_cut_what_they_say(problem: AllocationProblem, seed
     most = int(small.availability.ravel()[cell])
     cut, every, bounds = int(rng.integers(0, most + 1)), np.arange(len(columns)), []
     for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most)):
-        pricing = FittingPricing(small, columns, every, [limit])
+        pricing = FittingPricing(small, columns, every, [limit], parts_of(small, columns))
         bounds.append(best_prices(pricing, pricing.started(MasterState(np.zeros(small.price.shape))), "highs").bound)
         # At any prices of the limit, too.
         answer = pricing.coverings(Multipliers(rng.uniform(0, 2, small.price.size), rng.uniform(-1, 1, 1)))
@@ -226,4 +273,5 @@ def test_a_part_of_a_step_costs_less_than_a_step() -> None:
     coverings = all_near(problem, columns, root, 1e-4, 100)
     assert coverings is not None
     assert coverings.cost.tolist() == [10.5]
-    assert with_fitting(problem, columns, root).bound == pytest.approx(10.5, abs=1e-6)
+    free = MasterState(np.zeros((1, 1)))
+    assert with_fitting(problem, columns, root, free).bound == pytest.approx(10.5, abs=1e-6)

@@ -18,7 +18,7 @@ one within its cuts, and the exact check need not know them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
@@ -72,6 +72,34 @@ class SupplyCut(SideConstraint):
         return np.where(region == self.regions[0], _rounded(sums, self.divisor, self.remainder), 0).astype(np.float64)
 
 
+@dataclass(frozen=True, eq=False)
+class CutRows:
+    """Several cuts, for coverings that count as a whole: no less than their instances one by one.
+
+    Attributes:
+        weights: float64 (R * C, K), what a node adds to the sum of each.
+        divisor: int64 (K,), q.
+        remainder: int64 (K,), rho.
+    """
+
+    weights: Floats
+    divisor: Ints
+    remainder: Ints
+
+    @staticmethod
+    def of(cuts: Sequence[SupplyCut], shape: tuple[int, int]) -> CutRows:
+        """Those of cuts on a supply of this shape, (R, C)."""
+        weights = np.zeros((len(cuts), *shape))
+        for k, cut in enumerate(cuts):
+            weights[k, cut.regions, list(cut.configurations or ())] = cut.gpus
+        pairs = np.array([(cut.divisor, cut.remainder) for cut in cuts], dtype=np.int64).reshape(-1, 2)
+        return CutRows(weights.reshape(len(cuts), shape[0] * shape[1]).T, pairs[:, 0], pairs[:, 1])
+
+    def added(self, use: Floats) -> Floats:
+        """float64 (K,): what a covering on nodes float64 (R * C,) adds to each."""
+        return _rounded(np.rint(use @ self.weights).astype(np.int64), self.divisor, self.remainder).astype(np.float64)
+
+
 def violated_cuts(problem: AllocationProblem, columns: Columns, values: Floats) -> list[SupplyCut]:
     """Cuts that a fractional allocation violates, those of every region by how much.
 
@@ -87,6 +115,22 @@ def violated_cuts(problem: AllocationProblem, columns: Columns, values: Floats) 
         nodes, there = problem.usage[columns.template[mine]].astype(np.int64), problem.availability[r]
         for configurations, weights, divisor in _most_violated(nodes, there, values[mine]):
             cuts.append(SupplyCut.of(problem, r, configurations, weights, divisor))
+    return cuts
+
+
+def cuts_of_coverings(problem: AllocationProblem, use: Ints, shares: Floats) -> list[SupplyCut]:
+    """Cuts that shares of coverings violate where every covering counts as a whole, those of every region by how much.
+
+    Args:
+        problem: The problem.
+        use: int64 (n, R, C), nodes of the coverings.
+        shares: float64 (n,), of each.
+    """
+    cuts: list[SupplyCut] = []
+    for r in np.flatnonzero(use.any(axis=(0, 2))).tolist():
+        mine = use[:, r].any(axis=1)
+        found = _most_violated(use[mine, r], problem.availability[r], shares[mine])
+        cuts += [SupplyCut.of(problem, r, *cut) for cut in found]
     return cuts
 
 

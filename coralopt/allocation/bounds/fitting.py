@@ -14,15 +14,16 @@ what would pass a row is never made. A search that ends early leaves the weight 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, listable, side_adds
-from coralopt.allocation.bounds.cuts import SupplyCut
+from coralopt.allocation.bounds.cuts import CutRows, SupplyCut
 from coralopt.allocation.bounds.decomposition import MasterState
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
+from coralopt.allocation.bounds.parts import PartPrices, RegionParts, node_adds
 from coralopt.allocation.bounds.pricing import Covering, Multipliers, PricedCoverings, PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
@@ -35,6 +36,8 @@ FIRST, GROWTH, LAST = 1e-4, 3.0, 0.03
 MOST, MOST_PRICED = 1_000_000, 100_000
 #: Coverings that a search returns, and instances of one.
 WANTED, DEEPEST = 24, 60
+#: Steps of the grid on which parts of regions are put together for the bound itself.
+PARTS_GRID = 100_000
 #: Share of a sum by which a row may be exceeded: what rounding does.
 HAIR = 1e-8
 
@@ -147,13 +150,28 @@ class FittingSearch:
 
 
 class FittingPricing(PricingProblem):
-    """The covering of least weight of every model phase that fits by itself, at given prices."""
+    """The covering of least weight of every model phase that fits by itself, at given prices.
+
+    Args:
+        problem: A problem of which :func:`knows_fitting` is true.
+        columns: Its columns.
+        chosen: int64 (k,), those that take part.
+        limits: Of nodes that coverings may use; at most one a phase and cell.
+        parts: Parts by region, where these are known; coverings then count as a whole in cuts.
+    """
 
     def __init__(
-        self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit] = ()
+        self,
+        problem: AllocationProblem,
+        columns: Columns,
+        chosen: Ints,
+        limits: Sequence[NodeLimit] = (),
+        parts: RegionParts | None = None,
     ) -> None:
         super().__init__(problem, columns, chosen, limits)
+        self.columns = columns
         self.search = FittingSearch(problem, columns, chosen, limits, MOST_PRICED)
+        self.by_region = None if parts is None else _ByRegion(problem, columns, parts, limits)
         #: Phase -> how far above the covering knapsack's weight the last search had to look, USD/h.
         self.reach: dict[int, float] = {}
         #: Phases whose coverings that fit are too many to tell the lightest one.
@@ -163,6 +181,9 @@ class FittingPricing(PricingProblem):
         """What a decomposition begins with: the hard phases are known, of the others only coverings that fit stay."""
         self.hard = set()
         answer = self.coverings(Multipliers(state.row_prices(), state.prices_of(self.limits)))
+        if self.by_region is not None:
+            fitting = (item for item in state.coverings if self.search.fits(item.use))
+            return replace(state, coverings=tuple(self.by_region.as_whole(item) for item in fitting))
         if answer is not None:
             of_phase = np.bincount([covering.phase for covering in answer.coverings], minlength=len(answer.whole))
             for covering in answer.coverings:
@@ -179,6 +200,8 @@ class FittingPricing(PricingProblem):
         answer = super().coverings(multipliers)
         if answer is None:
             return None
+        if self.by_region is not None:
+            return self._by_region(self.by_region, answer, multipliers)
         bounds = self.column_bounds(answer)
         near = WeightedColumns(self.chosen, answer.weight, answer.least, answer.whole)
         whole, light = answer.whole.copy(), list[Covering]()
@@ -200,17 +223,108 @@ class FittingPricing(PricingProblem):
         bound = answer.bound + gained - 1e-9 * abs(gained)
         return replace(answer, bound=bound, whole=whole, coverings=light)
 
+    def _by_region(
+        self, by_region: _ByRegion, answer: PricedCoverings, multipliers: Multipliers
+    ) -> PricedCoverings | None:
+        """The same from the parts of every region."""
+        prices, whole, light = self.node_prices(multipliers), answer.whole.copy(), list[Covering]()
+        for covering in answer.coverings:
+            p = covering.phase
+            if self.search.fits(covering.use) and by_region.pays_no_more(covering):
+                light.append(covering)
+                continue
+            at = by_region.prices(p, prices[p], answer.side_prices, answer.least[p][0])
+            lightest = by_region.parts.lightest(p, at, self.grid, (float(whole[p]), 1.2 * self.reach.get(p, 0.0)))
+            if not lightest.counts:
+                return None
+            self.reach[p] = max(0.0, lightest.weight - float(whole[p]))
+            whole[p] += self.reach[p]
+            light.append(by_region.covering(p, lightest.counts))
+        gained = float((whole - answer.whole).sum())
+        bound = answer.bound + gained - 1e-9 * abs(gained)
+        return replace(answer, bound=bound, whole=whole, coverings=light)
 
-def with_fitting(problem: AllocationProblem, columns: Columns, lagrangian: LagrangianBound) -> LagrangianBound:
+
+class _ByRegion:
+    """The parts of every region at prices.
+
+    Args:
+        problem: The problem, with its cuts.
+        columns: Its columns.
+        parts: Of these.
+        limits: Of nodes that coverings may use.
+    """
+
+    def __init__(
+        self, problem: AllocationProblem, columns: Columns, parts: RegionParts, limits: Sequence[NodeLimit]
+    ) -> None:
+        self.problem, self.columns, self.parts, self.limits = problem, columns, parts, limits
+        self.adds, self.cells, sides = node_adds(problem), problem.price.size, open_constraints(problem)
+        self.cost = np.nan_to_num(problem.segments.base) + problem.penalty * np.nan_to_num(problem.price)
+        self.cuts = {k: cut for k, cut in enumerate(sides) if isinstance(cut, SupplyCut)}
+        self.of_cuts = CutRows.of(tuple(self.cuts.values()), problem.price.shape)
+        #: Rows of the cuts among all rows.
+        self.rows = self.cells + np.array(list(self.cuts), dtype=np.int64)
+
+    def prices(self, phase: int, capacity: Floats, side_prices: Floats, least: Floats) -> PartPrices:
+        """What parts of a phase weigh.
+
+        Args:
+            phase: The model phase.
+            capacity: float64 (R * C,), what it pays for a node, USD/h.
+            side_prices: float64 (S,), USD/h, of the side constraints.
+            least: float64 (G + 1,), USD/h; what serves so many steps weighs at least, whether it fits or not.
+        """
+        node = self.cost + capacity.reshape(self.cost.shape) + np.tensordot(side_prices, self.adds[:, phase], 1)
+        most = self.problem.availability.copy()
+        for limit in self.limits:
+            if limit.phase == phase:
+                cell = divmod(limit.cell, most.shape[1])
+                most[cell] = min(most[cell], limit.most)
+        cuts = [(cut, float(side_prices[k])) for k, cut in self.cuts.items() if side_prices[k] > 0]
+        return PartPrices(node, cuts, most, least)
+
+    def covering(self, phase: int, counts: Mapping[int, int]) -> Covering:
+        """The covering of so many instances of every column."""
+        some, many = np.array(list(counts)), np.array(list(counts.values()), dtype=np.float64)
+        use = np.zeros(self.problem.price.shape)
+        np.add.at(use, self.columns.region[some], self.problem.usage[self.columns.template[some]] * many[:, None])
+        adds = (self.adds[:, phase] * use).sum(axis=(1, 2))
+        cost = float(self.columns.cost[some] @ many)
+        members = tuple(sorted(counts.items()))
+        return self.as_whole(Covering(phase, members, cost, np.concatenate([use.ravel(), adds])))
+
+    def as_whole(self, covering: Covering) -> Covering:
+        """A covering that counts as a whole in cuts."""
+        use = covering.use.copy()
+        use[self.rows] = self.of_cuts.added(use[: self.cells])
+        return replace(covering, use=use)
+
+    def pays_no_more(self, covering: Covering) -> bool:
+        """Whether a covering adds as a whole to every cut what it says."""
+        return bool((self.of_cuts.added(covering.use[: self.cells]) <= covering.use[self.rows]).all())
+
+
+def with_fitting(
+    problem: AllocationProblem,
+    columns: Columns,
+    lagrangian: LagrangianBound,
+    state: MasterState,
+    parts: RegionParts | None = None,
+) -> LagrangianBound:
     """The bound where every model phase weighs what fits by itself, and the column bounds that follow.
 
     Args:
         problem: A problem whose coverings can be listed.
         columns: Its columns.
         lagrangian: Its bound at some prices, column bounds at the same ones.
+        state: These prices.
+        parts: Parts by region, where these are known.
     """
     if not np.isfinite(lagrangian.bound):
         return lagrangian
+    if parts is not None:
+        return _with_parts(problem, columns, lagrangian, state, parts)
     end = LAST * float(lagrangian.whole.sum()) * (1 + HAIR)
     chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + end)
     search = FittingSearch(problem, columns, chosen)
@@ -218,6 +332,25 @@ def with_fitting(problem: AllocationProblem, columns: Columns, lagrangian: Lagra
     over, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
     for p in np.flatnonzero(problem.demand > 0).tolist():
         whole[p] = search.lightest(p, near, over).least
+    gained = (whole - lagrangian.whole) * (1 - 1e-9)
+    total = float(gained.sum())
+    return replace(
+        lagrangian,
+        bound=lagrangian.bound + total,
+        column_bounds=lagrangian.column_bounds + (total - gained[columns.phase]),
+        whole=lagrangian.whole + gained,
+    )
+
+
+def _with_parts(
+    problem: AllocationProblem, columns: Columns, lagrangian: LagrangianBound, state: MasterState, parts: RegionParts
+) -> LagrangianBound:
+    """The same from the parts of every region."""
+    by_region, side_prices = _ByRegion(problem, columns, parts, ()), state.row_prices()[problem.price.size :]
+    whole = lagrangian.whole.copy()
+    for p in np.flatnonzero(problem.demand > 0).tolist():
+        at = by_region.prices(p, state.capacity_prices.ravel(), side_prices, lagrangian.least[p][0])
+        whole[p] = max(whole[p], by_region.parts.lightest(p, at, PARTS_GRID, (float(whole[p]), 0.0)).weight)
     gained = (whole - lagrangian.whole) * (1 - 1e-9)
     total = float(gained.sum())
     return replace(

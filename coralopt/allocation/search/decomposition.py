@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import side_adds
-from coralopt.allocation.bounds.cuts import violated_cuts
-from coralopt.allocation.bounds.decomposition import CLOSE, MasterState, best_prices
+from coralopt.allocation.bounds.cuts import SupplyCut, cuts_of_coverings, violated_cuts
+from coralopt.allocation.bounds.decomposition import CLOSE, Decomposition, MasterState, best_prices
 from coralopt.allocation.bounds.fitting import FittingPricing, with_fitting
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.pricing import Covering, PricingProblem
@@ -34,15 +34,15 @@ class Highest:
     Attributes:
         root: With it.
         met: Coverings of all master programmes.
-        values: float64 (N,), instances of every column in the last fractional allocation.
+        used: Coverings of the last one that its solution takes, with the share of each.
         chosen: int64 (k,), columns that took part.
         last: Coverings of the last master programme that the next one begins with.
-        fits: Whether that allocation fits the pool; otherwise nothing does, or there was no time left to see.
+        fits: Whether that solution fits the pool; otherwise nothing does, or there was no time left to see.
     """
 
     root: Root
     met: list[Covering]
-    values: Floats
+    used: tuple[tuple[Covering, float], ...]
     chosen: Ints
     last: tuple[Covering, ...]
     fits: bool
@@ -52,6 +52,32 @@ class Highest:
         search.bound = max(search.bound, self.root.lagrangian.bound)
         search.lagrangian_usd_h = self.root.lagrangian.bound
         return self
+
+    def after(self, master: Decomposition, known: int) -> Highest:
+        """With the coverings of another master programme, of which it began with ``known``."""
+        coverings = master.state.coverings
+        shares = zip(coverings, master.shares.tolist(), strict=False)
+        used = tuple((covering, share) for covering, share in shares if share > 0)
+        return replace(
+            self,
+            met=[*self.met, *coverings[known:]],
+            used=used,
+            chosen=master.chosen,
+            last=(*(covering for covering, _ in used), *coverings[-SPARE:]),
+            fits=bool(np.isfinite(master.master)),
+        )
+
+    def values(self, columns: Columns) -> Floats:
+        """float64 (N,): instances of every column in the last fractional allocation."""
+        values = np.zeros(len(columns))
+        for covering, share in self.used:
+            for column, count in covering.members:
+                values[column] += share * count
+        return values
+
+
+#: What raises a bound from some prices and coverings on.
+Raise = Callable[[SearchContext, Highest, MasterState], Highest]
 
 
 def raise_bound(search: SearchContext, root: Root, known: Floats | None) -> Highest:
@@ -64,7 +90,7 @@ def raise_bound(search: SearchContext, root: Root, known: Floats | None) -> High
     """
     prices = root.relaxation.capacity_prices if known is None else known
     state = MasterState(prices, side_prices=root.relaxation.side_prices)
-    nothing = Highest(root, [], np.zeros(len(search.columns)), np.zeros(0, dtype=np.int64), (), True)
+    nothing = Highest(root, [], (), np.zeros(0, dtype=np.int64), (), True)
     highest = _highest(search, nothing, state).keep(search)
     search.capacity_prices, search.by_prices = search.best.capacity_prices, search.bound
     search.lap("decomposition")
@@ -75,8 +101,10 @@ def add_cuts(search: SearchContext, highest: Highest) -> Highest:
     """The step ``cuts``: those that the fractional allocation violates, round by round while they close enough of the gap.
 
     The problem within cuts and its best prices are kept in ``search``; capacity prices that pass on to other problems stay.
+    Where parts by region are known, coverings count as a whole.
     """
     deadline = time.perf_counter() + search.share_of_left()
+    raised: Raise = _highest if search.parts is None else _fitting
     for _ in range(search.limits.cut_rounds):
         if not search.open() or time.perf_counter() >= deadline:
             break
@@ -87,15 +115,14 @@ def add_cuts(search: SearchContext, highest: Highest) -> Highest:
         # Those without a price change nothing any more.
         stay = [k for k, cut in enumerate(cuts) if paid[own + k] > 0]
         known = {cuts[k].name for k in stay}
-        violated = violated_cuts(search.small, search.columns, highest.values)
-        fresh = [cut for cut in violated if cut.name not in known]
+        fresh = [cut for cut in _violated(search, highest) if cut.name not in known]
         if not fresh:
             break
         search.cut([*(cuts[k] for k in stay), *fresh])
         side_prices = np.concatenate([paid[:own], paid[own:][stay], np.zeros(len(fresh))])
         search.best = MasterState(best.capacity_prices, side_prices=side_prices)
         coverings = _counted(search.within_cuts, search.columns, highest.last)
-        higher = _highest(search, highest, replace(search.best, coverings=coverings))
+        higher = raised(search, highest, replace(search.best, coverings=coverings))
         if not higher.fits:
             # Prices of rows that leave nothing grow without end.
             search.cut(cuts)
@@ -116,42 +143,59 @@ def fit_supply(search: SearchContext, highest: Highest) -> Highest:
     """
     if not search.open():
         return highest
-    problem, columns, chosen = search.within_cuts, search.columns, highest.chosen
-    root, best = highest.root, search.best
-    known = _counted(problem, columns, highest.met)
+    known = _counted(search.within_cuts, search.columns, highest.met)
+    higher = _fitting(search, highest, replace(search.best, coverings=known))
+    search.lap("fitting")
+    return higher.keep(search)
+
+
+def _violated(search: SearchContext, highest: Highest) -> list[SupplyCut]:
+    """Cuts that the last fractional allocation violates."""
+    small = search.small
+    if search.parts is None:
+        return violated_cuts(small, search.columns, highest.values(search.columns))
+    use = np.array([covering.use[: small.price.size] for covering, _ in highest.used], dtype=np.int64)
+    shares = np.array([share for _, share in highest.used])
+    return cuts_of_coverings(small, use.reshape(-1, *small.price.shape), shares)
+
+
+def _fitting(search: SearchContext, highest: Highest, state: MasterState) -> Highest:
+    """The highest bound of coverings that fit within the cuts, from some prices and coverings on."""
+    problem, columns = search.within_cuts, search.columns
+    root = highest.root
     for _ in range(FITS):
-        pricing = FittingPricing(problem, columns, chosen)
-        state = pricing.started(replace(best, coverings=known))
+        pricing = FittingPricing(problem, columns, highest.chosen, parts=search.parts)
+        state = pricing.started(state)
         if set(pricing.reach) <= pricing.hard:
             # No phase needs more than there is of anything, or it cannot be told what those that do weigh.
             break
         deadline = time.perf_counter() + search.share_of_left()
         master = best_prices(pricing, state, search.lp_solver, deadline)
-        best, known = master.state, master.state.coverings
-        plain = lagrangian_bound(problem, columns, best.capacity_prices, side_prices=best.side_prices)
-        lagrangian = with_fitting(problem, columns, plain)
+        highest = highest.after(master, len(state.coverings))
+        state = master.state
+        plain = lagrangian_bound(problem, columns, state.capacity_prices, side_prices=state.side_prices)
+        lagrangian = with_fitting(problem, columns, plain, state, search.parts)
         bounds = np.maximum(root.column_bounds, lagrangian.column_bounds)
         if lagrangian.bound > root.lagrangian.bound:
-            search.best = replace(best, coverings=())
+            search.best = replace(state, coverings=())
             root = replace(root, lagrangian=replace(lagrangian, column_bounds=bounds))
         root = replace(root, column_bounds=bounds)
         near = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound * (1 + search.limits.near_bound))
-        grown = np.union1d(chosen, near[: search.limits.near_columns])
-        if len(grown) == len(chosen) or lagrangian.bound >= master.bound - CLOSE * abs(master.bound):
+        grown = np.union1d(highest.chosen, near[: search.limits.near_columns])
+        if len(grown) == len(highest.chosen) or lagrangian.bound >= master.bound - CLOSE * abs(master.bound):
             break
-        chosen = grown
-    search.lap("fitting")
-    return replace(highest, root=root).keep(search)
+        highest = replace(highest, chosen=grown)
+    return replace(highest, root=root)
 
 
 def _highest(search: SearchContext, highest: Highest, state: MasterState) -> Highest:
     """The highest bound within the cuts, from some prices and coverings on; its prices are kept in ``search``."""
     problem, columns, limits = search.within_cuts, search.columns, search.limits
-    root, met, values, chosen = highest.root, list(highest.met), highest.values, highest.chosen
+    root, chosen = highest.root, highest.chosen
     best = lagrangian = root.lagrangian
-    last = state.coverings
+    highest = replace(highest, last=state.coverings, fits=True)
     # With other cuts the same columns say something new.
-    again, fits = len(chosen) > 0, True
+    again = len(chosen) > 0
     while True:
         # Columns that look good at any prices so far; at bad prices that may be nearly all.
         limit = lagrangian.bound + limits.near_bound * abs(lagrangian.bound)
@@ -163,16 +207,7 @@ def _highest(search: SearchContext, highest: Highest, state: MasterState) -> Hig
             break
         chosen, again = grown, False
         master = best_prices(PricingProblem(problem, columns, chosen), state, search.lp_solver, search.deadline)
-        fits = bool(np.isfinite(master.master))
-        met += master.state.coverings[len(state.coverings) :]
-        values = np.zeros(len(columns))
-        used = []
-        for covering, share in zip(master.state.coverings, master.shares.tolist(), strict=False):
-            if share > 0:
-                used.append(covering)
-            for column, count in covering.members if share > 0 else ():
-                values[column] += share * count
-        last = (*used, *master.state.coverings[-SPARE:])
+        highest = highest.after(master, len(state.coverings))
         state = MasterState(master.state.capacity_prices, side_prices=master.state.side_prices)
         lagrangian = lagrangian_bound(problem, columns, state.capacity_prices, side_prices=state.side_prices)
         if lagrangian.bound > best.bound:
@@ -181,8 +216,7 @@ def _highest(search: SearchContext, highest: Highest, state: MasterState) -> Hig
         if lagrangian.bound >= master.bound - CLOSE * abs(master.bound):
             break
     bounds = np.maximum(root.column_bounds, best.column_bounds)
-    root = replace(root, lagrangian=replace(best, column_bounds=bounds), column_bounds=bounds)
-    return Highest(root, met, values, chosen, last, fits)
+    return replace(highest, root=replace(root, lagrangian=replace(best, column_bounds=bounds), column_bounds=bounds))
 
 
 def _counted(problem: AllocationProblem, columns: Columns, coverings: Sequence[Covering]) -> tuple[Covering, ...]:

@@ -19,7 +19,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     not.
 ``fitting``
     raises L further: every model phase weighs what a covering weighs that fits the supply by itself. ``branching`` knows
-    such coverings too. Left out where demand may go unmet, and an instance or a region be lost.
+    such coverings too. Where regions have few nodes it comes ahead of ``cuts``, which then count whole coverings. Left out
+    where demand may go unmet, and an instance or a region be lost.
 ``rest``
     keeps the whole instances of the decomposition's fractional allocation and searches, as a problem of its own, what
     demand and supply they leave.
@@ -70,6 +71,7 @@ from coralopt.allocation.bounds.coverings import listable
 from coralopt.allocation.bounds.decomposition import MasterState
 from coralopt.allocation.bounds.fitting import knows_fitting
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bound
+from coralopt.allocation.bounds.parts import RegionParts
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -206,9 +208,7 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
-            tight = add_cuts(search, without_cuts)
-            if knows_fitting(search.small) and tight.values.sum() < search.limits.most_instances:
-                tight = fit_supply(search, tight)
+            tight = _tighten(search, without_cuts)
             root, ranking = tight.root, without_cuts.root.column_bounds
             _choose(search, without_cuts, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
@@ -221,6 +221,16 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
         close_gap(search, root, ranking)
 
 
+def _tighten(search: SearchContext, highest: Highest) -> Highest:
+    """The steps ``cuts`` and ``fitting``; where parts by region are known, cuts come last and count whole coverings."""
+    fitting = knows_fitting(search.small) and highest.values(search.columns).sum() < search.limits.most_instances
+    if fitting and RegionParts.known(search.small, search.columns):
+        search.parts = RegionParts(search.small, search.columns)
+        return add_cuts(search, fit_supply(search, highest))
+    highest = add_cuts(search, highest)
+    return fit_supply(search, highest) if fitting else highest
+
+
 def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms.
 
@@ -229,7 +239,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         loose: The highest bound without cuts; where annealing begins.
         tight: The highest bound.
     """
-    root, met, values = tight.root, tight.met, tight.values
+    root, met, values = tight.root, tight.met, tight.values(search.columns)
     small, limits, count = search.small, search.limits, float(values.sum())
     if small.routes:
         if small.plain:
