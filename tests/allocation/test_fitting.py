@@ -13,11 +13,17 @@ from operator_problems import allocations_within, best_operated_by_enumeration, 
 from scipy.sparse import csc_array
 from test_cuts import random_cuts, with_three_kinds
 
-from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits, reduce_problem
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationSearchOptions,
+    SearchLimits,
+    SideConstraint,
+    reduce_problem,
+)
 from coralopt.allocation.bounds import fitting
-from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, listable
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.fitting import FittingPricing, FittingSearch, with_fitting
+from coralopt.allocation.bounds.fitting import FittingPricing, FittingSearch, knows_fitting, with_fitting
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.parts import PartPrices, RegionParts
 from coralopt.allocation.bounds.pricing import Multipliers
@@ -46,9 +52,10 @@ def _look_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "LAST", 20.0)
 
 
-def alone(problem: AllocationProblem) -> bool:
-    """Whether the coverings of a phase, in all regions together, can be searched for."""
-    return listable(problem) and not (problem.surviving.any() or problem.unmet_groups())
+def with_losses(problem: AllocationProblem, share: float) -> AllocationProblem:
+    """With so large a share of every demand left whichever instance is lost; 0 for none."""
+    lost = (SideConstraint(f"{p}", "least", "tokens_s", share, (p,), one_lost=True) for p in range(problem.shape[3]))
+    return replace(problem, side_constraints=tuple(lost) if share else ())
 
 
 def parts_of(problem: AllocationProblem, columns: Columns) -> RegionParts | None:
@@ -57,15 +64,28 @@ def parts_of(problem: AllocationProblem, columns: Columns) -> RegionParts | None
 
 
 def lightest_by_integer_programme(
-    problem: AllocationProblem, columns: Columns, mine: np.ndarray, w: np.ndarray
+    problem: AllocationProblem, columns: Columns, mine: np.ndarray, weight: np.ndarray
 ) -> float:
-    """Least weight of whole instances of these columns of a phase that meet its demand within the nodes."""
+    """Least weight of whole instances of a phase that serve it within the nodes, whichever is lost where any may be.
+
+    With L the largest throughput, instances of at most L give the share that must be left, and L.
+    """
+    phase = columns.phase[mine[0]]
+    speed, demand = problem.throughput[columns.template[mine]], float(problem.demand[phase])
+    spared = float(problem.spared[phase]) * demand
+    if not spared:
+        return least_weight(problem, columns, mine, weight[mine], demand)
+    programmes = ((mine[speed <= most], max(demand, spared + most)) for most in np.unique(speed).tolist())
+    return min(least_weight(problem, columns, some, weight[some], need) for some, need in programmes)
+
+
+def least_weight(problem: AllocationProblem, columns: Columns, mine: np.ndarray, w: np.ndarray, demand: float) -> float:
+    """Least weight of whole instances of these columns that give so many tokens/s within the nodes."""
     regions, kinds = problem.price.shape
     nodes = np.zeros((len(mine), regions, kinds))
     nodes[np.arange(len(mine)), columns.region[mine]] = problem.usage[columns.template[mine]]
     speed = problem.throughput[columns.template[mine]]
     a = np.vstack([nodes.reshape(len(mine), -1).T, speed])
-    demand = float(problem.demand[columns.phase[mine[0]]])
     matrix = MilpMatrix(
         c=w,
         offset=0.0,
@@ -83,11 +103,18 @@ def lightest_by_integer_programme(
     return math.inf if result.x is None else float(w @ result.x)
 
 
-@settings(max_examples=150, deadline=None)
-@given(problem=allocation_problems(max_templates=4), seed=st.integers(0, 10**6), most=st.sampled_from((4, 40, 100_000)))
-def test_a_phase_weighs_what_an_integer_programme_says(problem: AllocationProblem, seed: int, most: int) -> None:
-    """Exactly where the search may end, and never more where it may not."""
-    problem = with_three_kinds(problem, seed)
+@settings(max_examples=100, deadline=None)
+@given(
+    problem=allocation_problems(max_templates=4),
+    seed=st.integers(0, 10**6),
+    most=st.sampled_from((4, 40, 100_000)),
+    share=st.sampled_from((0.0, 0.5, 1.0)),
+)
+def test_a_phase_weighs_what_an_integer_programme_says(
+    problem: AllocationProblem, seed: int, most: int, share: float
+) -> None:
+    """Exactly where the search may end, and never more where it may not; where an instance may be lost, too."""
+    problem = with_losses(with_three_kinds(problem, seed), share)
     columns = Columns.of(problem)
     prices = np.random.default_rng(seed).uniform(0, 2, problem.price.shape)
     root = lagrangian_bound(problem, columns, prices, grid=1000)
@@ -97,7 +124,7 @@ def test_a_phase_weighs_what_an_integer_programme_says(problem: AllocationProble
     search = FittingSearch(problem, columns, every, most=most)
     for phase in np.flatnonzero(problem.demand > 0).tolist():
         mine = np.flatnonzero(columns.phase == phase)
-        truth = lightest_by_integer_programme(problem, columns, mine, root.weight[mine])
+        truth = lightest_by_integer_programme(problem, columns, mine, root.weight)
         found = search.lightest(phase, near, over)
         assert found.least <= truth + 1e-6
         assert found.least >= root.whole[phase]
@@ -105,7 +132,9 @@ def test_a_phase_weighs_what_an_integer_programme_says(problem: AllocationProble
             used = np.zeros(problem.price.shape)
             np.add.at(used, columns.region[covering], problem.usage[columns.template[covering]])
             assert (used <= problem.availability).all()
-            assert problem.throughput[columns.template[covering]].sum() >= problem.demand[phase] - 1e-6
+            speed = problem.throughput[columns.template[covering]]
+            assert speed.sum() >= problem.demand[phase] - 1e-6
+            assert share == 0 or speed.sum() - speed.max() >= share * problem.demand[phase] - 1e-6
         if most > 10**4 and np.isfinite(truth):
             assert found.least == pytest.approx(truth, abs=1e-6)
             assert root.weight[found.coverings[0]].sum() == pytest.approx(truth, abs=1e-6)
@@ -158,7 +187,7 @@ def test_bounds_of_fitting_coverings_hold_for_every_allocation(
 ) -> None:
     """At any prices, of cuts too: no allocation costs less than the bound, or than that of any of its columns."""
     problem = reduce_problem(problem).problem
-    if not problem.adds_up or not alone(problem) or not len(problem.throughput):
+    if not problem.adds_up or not knows_fitting(problem) or not len(problem.throughput):
         return
     columns, rng = Columns.of(problem), np.random.default_rng(seed)
     within = problem
@@ -212,7 +241,7 @@ def test_the_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationPr
     """The whole step, after cuts, with everything whose coverings can be listed."""
     search = SearchContext(problem, get_backend("highs"), EVERY_STEP, EXACT, math.inf)
     search.reduce(None)
-    if not (search.small.demand > 0).any() or not search.small.adds_up or not alone(search.small):
+    if not (search.small.demand > 0).any() or not search.small.adds_up or not knows_fitting(search.small):
         return
     search.columns = Columns.of(search.small)
     truth = best_operated_by_enumeration(problem)
@@ -230,12 +259,13 @@ def test_the_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationPr
 
 
 @settings(max_examples=100, deadline=None)
-@given(problem=allocation_problems(), seed=st.integers(0, 1000))
-def test_limits_on_nodes_only_cut_what_they_say(problem: AllocationProblem, seed: int) -> None:
+@given(problem=allocation_problems(), seed=st.integers(0, 1000), share=st.sampled_from((0.0, 0.5, 1.0)))
+def test_limits_on_nodes_only_cut_what_they_say(problem: AllocationProblem, seed: int, share: float) -> None:
     """The least bound of what a phase may use at most, and of what it must use at least, bounds the whole."""
+    problem = with_losses(replace(problem, demand=problem.demand / 2), share)
     small = reduce_problem(problem).problem
     columns = Columns.of(small)
-    truth = best_by_enumeration(problem)
+    truth = best_operated_by_enumeration(problem)
     if truth is None or not len(columns):
         return
     rng = np.random.default_rng(seed)
@@ -244,9 +274,11 @@ def test_limits_on_nodes_only_cut_what_they_say(problem: AllocationProblem, seed
     cut, every, bounds = int(rng.integers(0, most + 1)), np.arange(len(columns)), []
     for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most)):
         pricing = FittingPricing(small, columns, every, [limit], parts_of(small, columns))
-        bounds.append(best_prices(pricing, pricing.started(MasterState(np.zeros(small.price.shape))), "highs").bound)
+        start = MasterState(np.zeros(small.price.shape), side_prices=np.zeros(len(small.side_constraints)))
+        bounds.append(best_prices(pricing, pricing.started(start), "highs").bound)
         # At any prices of the limit, too.
-        answer = pricing.coverings(Multipliers(rng.uniform(0, 2, small.price.size), rng.uniform(-1, 1, 1)))
+        prices = np.concatenate([rng.uniform(0, 2, small.price.size), np.zeros(len(small.side_constraints))])
+        answer = pricing.coverings(Multipliers(prices, rng.uniform(-1, 1, 1)))
         bounds[-1] = max(bounds[-1], -np.inf if answer is None else answer.bound)
     assert min(bounds) <= float(truth) * (1 + 1e-9) + 1e-9
 

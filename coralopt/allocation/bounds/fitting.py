@@ -56,12 +56,8 @@ class Fitting:
 
 
 def knows_fitting(problem: AllocationProblem) -> bool:
-    """Whether coverings of single phases that fit are all there is to search for.
-
-    Where an instance may be lost, knapsacks say too little of what is missing: the search takes longer than it is worth.
-    """
-    together = problem.surviving.any() or problem.unmet_groups()
-    return listable(problem) and not problem.spared.any() and not together
+    """Whether coverings of single phases that fit are all there is to search for."""
+    return listable(problem) and not (problem.surviving.any() or problem.unmet_groups())
 
 
 class FittingSearch:
