@@ -19,8 +19,10 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.lagrangian import lagrangian_bound, least_spared, least_weights
+from coralopt.allocation.bounds.kernels import completed_for
+from coralopt.allocation.bounds.lagrangian import lagrangian_bound, least_weights
 from coralopt.allocation.bounds.pricing import PricingProblem
+from coralopt.allocation.bounds.spared import completions_of, least_spared
 from coralopt.allocation.bounds.surviving import surviving_cover
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions import reduce_problem
@@ -81,6 +83,25 @@ def test_what_survives_an_instance_is_that_of_all_counts(seed: int, share: float
     assert cover.least == pytest.approx(least(0))
     for size in range(1, grid + 1):
         assert cover.beside[size] == pytest.approx(least(size))
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.sampled_from((0.25, 0.5, 0.75, 1.0)))
+def test_what_completes_a_partial_covering_is_that_of_all_counts(seed: int, share: float) -> None:
+    """Over every number of every item, whether or not the largest one is there already."""
+    rng, grid = np.random.default_rng(seed), 8
+    steps = rng.integers(1, grid + 1, int(rng.integers(1, 4)))
+    weight = rng.integers(1, 30, len(steps)) / 4.0
+    counts = np.array(list(product(range(2 * grid + 1), repeat=len(steps))))
+    completions = completions_of(steps, weight, grid, share)
+    for partial in rng.permutation(counts[1:])[:20]:
+        given, own = int(partial @ steps), int(np.max(steps[partial > 0], initial=0))
+        total = given + counts @ steps
+        largest = np.maximum(np.where(counts > 0, steps, 0).max(axis=1), own)
+        truth = np.min((counts @ weight)[(total >= grid) & (total - largest >= int(share * grid))])
+        missing = grid - given
+        lacking = max(missing, share * grid + own - given)
+        assert completed_for(completions, missing / grid, lacking / grid, own / grid) == pytest.approx(truth)
 
 
 def test_where_nothing_fits_prices_say_so_and_stay_small() -> None:

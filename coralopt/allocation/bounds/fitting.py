@@ -22,9 +22,10 @@ import numpy as np
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, listable, side_adds
 from coralopt.allocation.bounds.cuts import CutRows, SupplyCut
 from coralopt.allocation.bounds.decomposition import MasterState
-from coralopt.allocation.bounds.lagrangian import LagrangianBound
+from coralopt.allocation.bounds.lagrangian import LagrangianBound, grid_steps
 from coralopt.allocation.bounds.parts import PartPrices, RegionParts, node_adds
-from coralopt.allocation.bounds.pricing import Covering, Multipliers, PricedCoverings, PricingProblem
+from coralopt.allocation.bounds.pricing import GRID, Covering, Multipliers, PricedCoverings, PricingProblem
+from coralopt.allocation.bounds.spared import completions_of
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import open_constraints
@@ -120,7 +121,7 @@ class FittingSearch:
         spared, floor = float(self.problem.spared[phase]) * demand, float(near.whole[phase])
         by_weight, room = self.problem.start_penalty is not None, self.room.copy()
         # Rows of which less is always as good; what runs already is cheaper than what does not.
-        spare = np.full(len(room), not spared and not by_weight)
+        spare = np.full(len(room), not by_weight)
         spare[self.first_kept :] = False
         for item in self.limits:
             if item.phase == phase:
@@ -134,7 +135,9 @@ class FittingSearch:
             mine = np.flatnonzero((self.phase == phase) & (self.speed > 0) & (over <= reach * (1 + HAIR)))
             of_mine = near.weight[mine], self.speed[mine], self.row[mine], self.amount[mine], self.mark[mine]
             items = FittingItems(*of_mine, self.node, spare)
-            task = FittingTask(demand, spared, by_weight, room, near.least[phase], floor, limit, self.most)
+            steps = grid_steps(self.speed[mine], demand, GRID)
+            completions = completions_of(steps, near.weight[mine], GRID, float(self.problem.spared[phase]))
+            task = FittingTask(demand, spared, by_weight, room, near.least[phase], completions, floor, limit, self.most)
             least, number = lightest_fitting(items, task, members)
             if number or least < limit or reach >= end:
                 return Fitting(max(floor, least), tuple(mine[some[some >= 0]] for some in members[:number]))

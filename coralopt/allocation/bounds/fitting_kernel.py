@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from coralopt.allocation.bounds.kernels import Completions, completed_for
 from coralopt.types import Bools, Floats, Ints
 
 #: Share of a sum by which a row may be exceeded, and a demand be missed: what rounding does.
@@ -46,6 +47,7 @@ class FittingTask(NamedTuple):
         room: float64 (m,), how much there is of every row.
         least: float64 (K + 1, G + 1), what covers so many of G steps of the demand by at least k instances weighs at least,
             whether it fits or not; K instances are asked for.
+        completions: What completes those from which an instance may be lost.
         floor: USD/h; what every covering weighs at least.
         limit: USD/h; heavier coverings are not looked for.
         most: Partial coverings that are made at most.
@@ -56,6 +58,7 @@ class FittingTask(NamedTuple):
     by_weight: bool
     room: Floats
     least: Floats
+    completions: Completions
     floor: float
     limit: float
     most: int
@@ -111,6 +114,15 @@ def _fits(items: FittingItems, room: Floats, used: Floats, k: int) -> bool:
 
 
 @njit(cache=True)
+def _serves(task: FittingTask, labels: Labels, rival: int, label: int) -> bool:
+    """Whether a partial covering gives as much as another one, with and without its largest instance if one may be lost."""
+    if labels.speed[rival] < labels.speed[label]:
+        return False
+    left = labels.speed[label] - labels.largest[label]
+    return task.spared <= 0 or labels.speed[rival] - labels.largest[rival] >= left
+
+
+@njit(cache=True)
 def _replaced(
     items: FittingItems, task: FittingTask, labels: Labels, newest: dict[np.int64, np.int64], label: int, used: Floats
 ) -> bool:
@@ -121,7 +133,7 @@ def _replaced(
         wanted = labels.mark[label] - items.node[cell]
         rival = int(newest[wanted]) if items.spare[cell] and used[cell] > 0 and wanted in newest else -1
         while rival >= 0:
-            if labels.speed[rival] >= labels.speed[label] and labels.depth[rival] >= instances:
+            if _serves(task, labels, rival, label) and labels.depth[rival] >= instances:
                 _use(items, labels, rival, other)
                 other[cell] += 1
                 same = True
@@ -143,13 +155,9 @@ def _known(items: FittingItems, task: FittingTask, labels: Labels, fresh: int, r
     instances = min(labels.depth[fresh], len(task.least) - 1)
     while rival >= 0:
         if (
-            labels.speed[rival] >= labels.speed[fresh]
+            _serves(task, labels, rival, fresh)
             and labels.depth[rival] >= instances
             and (not task.by_weight or labels.weight[rival] <= labels.weight[fresh])
-            and (
-                task.spared <= 0
-                or labels.speed[rival] - labels.largest[rival] >= labels.speed[fresh] - labels.largest[fresh]
-            )
         ):
             _use(items, labels, rival, other)
             k = labels.item[fresh]
@@ -240,6 +248,10 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
                 # Rounded down: what is missing may be a hair less than it seems.
                 steps = int(np.ceil(missing / task.demand * grid * (1 - 1e-9) - 1e-6))
                 total = max(value, heavier + task.least[others, max(0, min(grid, steps))] - step)
+                if task.spared > 0:
+                    short = (task.demand - faster) / task.demand
+                    rest = completed_for(task.completions, short, missing / task.demand, large / task.demand)
+                    total = max(total, heavier + rest)
             if total > task.limit or not _fits(items, task.room, used, k):
                 continue
             both = labels.mark[label] + items.mark[k]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -81,6 +83,51 @@ def least_with_largest(
         for size in range(largest[item] + 1, end):
             beside[size] = min(beside[size], table[max(whole - size, spared)])
     return least
+
+
+class Completions(NamedTuple):
+    """What completes a partial covering of which any one instance may be lost (module ``spared``).
+
+    Attributes:
+        sizes: int64 (n,), grid steps of the items, ascending.
+        alone: float64 (n + 1, G + 1), least weight of the first j items, in any number, that cover so many steps.
+        larger: float64 (n + 1, G + 1), least weight of what completes coverings without so many steps of the demand, the
+            largest of all being one of the items from j on.
+    """
+
+    sizes: Ints
+    alone: Floats
+    larger: Floats
+
+
+@compiled()
+def fill_completions(sizes: Ints, weights: Floats, less: int, alone: Floats, larger: Floats) -> None:
+    """Fill both tables of :class:`Completions`, full of inf; ``less`` steps of the demand need not be left after a loss."""
+    alone[0, 0] = 0.0
+    for item in range(len(sizes)):
+        alone[item + 1] = alone[item]
+        for amount in range(1, alone.shape[1]):
+            rest = max(amount - sizes[item], 0)
+            alone[item + 1, amount] = min(alone[item, amount], weights[item] + alone[item + 1, rest])
+    for item in range(len(sizes) - 1, -1, -1):
+        for missing in range(alone.shape[1]):
+            rest = max(missing - sizes[item], missing - less, 0)
+            larger[item, missing] = min(larger[item + 1, missing], weights[item] + alone[item + 1, rest])
+
+
+@njit(inline="always")
+def completed_for(completions: Completions, missing: float, lacking: float, largest: float) -> float:
+    """Least weight of what completes a partial covering; ``largest``, its largest instance, and others are shares of demand.
+
+    ``missing`` is what it lacks of the demand, ``lacking`` what it lacks of all that is asked for if no other instance is
+    larger.
+    """
+    grid = completions.alone.shape[1] - 1
+    # Rounded down: what is missing may be a hair less than it seems.
+    whole = max(0, min(grid, int(np.ceil(missing * grid * (1 - 1e-9) - 1e-6))))
+    rest = max(0, min(grid, int(np.ceil(lacking * grid * (1 - 1e-9) - 1e-6))))
+    place = np.searchsorted(completions.sizes, _steps(largest, 1.0, grid), side="right")
+    return float(min(completions.alone[place, rest], completions.larger[place, whole]))
 
 
 @compiled()
@@ -242,6 +289,7 @@ def extend(
     room: Ints,
     demand: tuple[float, float],
     least: Floats,
+    completions: Completions,
     limit: float,
     label: Ints,
     item: Ints,
@@ -249,8 +297,9 @@ def extend(
     """List the pairs (partial covering, instance to add) that fit and may still end within ``limit``.
 
     ``labels`` are speed, largest instance, weight, nodes and number of instances of the partial coverings; ``demand`` what
-    all instances must give, and all but the largest one; ``least[k]`` is of at least k instances, the last of as many as
-    are asked for. Fills ``label`` and ``item``; how many pairs there are, or -1 where they are too few for all of them.
+    all instances must give, and all but the largest one; ``completions`` and ``least`` what completes them at least,
+    ``least[k]`` by at least k instances, the last by as many as are asked for. Fills ``label`` and ``item``; how many pairs
+    there are, or -1 where they are too few for all of them.
     """
     replicas, grid = least.shape[0] - 1, least.shape[1] - 1
     # The table has shares of what a whole costs in fractions, too: a part of a step costs less than a step.
@@ -263,13 +312,21 @@ def extend(
             value = label_weight[k] + weight[j]
             if value > limit:
                 continue
-            missing = whole - (label_speed[k] + speed[j])
+            short = missing = whole - (label_speed[k] + speed[j])
+            largest = max(label_largest[k], speed[j])
             if spared > 0:
-                missing = max(missing, spared + max(label_largest[k], speed[j]) - (label_speed[k] + speed[j]))
+                missing = max(short, spared + largest - (label_speed[k] + speed[j]))
             others = max(0, replicas - label_count[k] - 1)
             # Rounded down: what is missing may be a hair less than it seems.
             steps = int(np.ceil(missing / whole * grid * (1 - 1e-9) - 1e-6))
             if value + least[others, max(0, min(grid, steps))] - step > limit:
+                continue
+            rest = (
+                completed_for(completions, short / whole, missing / whole, largest / whole)
+                if missing > 0 < spared
+                else 0.0
+            )
+            if value + rest > limit:
                 continue
             fits = True
             for cell in range(rows.shape[1]):

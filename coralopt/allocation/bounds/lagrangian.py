@@ -16,9 +16,8 @@ rounded up by less than one step of it.
 Beyond the paper's problem: supply classes change the constant only (:mod:`coralopt.allocation.supply`); a unit of unmet
 demand at its price is one more item of the knapsack, one step large and without limit; replicas of a phase stay in its
 knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side constraints move into the objective at prices
-mu >= 0 of their own, or stay away (mu = 0). Where any one instance may be lost, the others must give x T_m: with L the
-largest of them, D_m = min over L of the least weight of instances of at most L that cover max(T_m, x T_m + L); phases
-with routes weigh at least that, too, and beside any instance the others weigh at least what covers x T_m. What must
+mu >= 0 of their own, or stay away (mu = 0). What must survive the loss of
+any one instance is in :mod:`coralopt.allocation.bounds.spared`; phases with routes weigh at least that, too. What must
 survive the loss of a region is in :mod:`coralopt.allocation.bounds.surviving`. Prices under which an item would weigh
 less than nothing are scaled down until none does.
 
@@ -37,6 +36,7 @@ import numpy as np
 
 from coralopt.allocation.bounds.coverings import WeightedColumns
 from coralopt.allocation.bounds.routed import SPAN, routed_cover, staircases
+from coralopt.allocation.bounds.spared import SparedCover, least_spared
 from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
 from coralopt.allocation.bounds.unmet import GroupCover, shared_groups
 from coralopt.allocation.model.columns import Columns
@@ -244,40 +244,6 @@ def _table(
     for k in kept.tolist():
         allow_copies(table, int(steps[k]), float(weight[k]), int(columns.upper[k]))
     return table
-
-
-@dataclass(frozen=True, eq=False)
-class SparedCover:
-    """What serves a model phase and a share of it whichever instance is lost, at least weight.
-
-    Attributes:
-        least: USD/h; infinite where nothing does.
-        largest: Steps of the largest instance of it.
-        amount: Steps that all of it covers.
-        beside: float64 (G + 1,), least weight of the others beside one more instance of so many steps.
-    """
-
-    least: float
-    largest: int
-    amount: int
-    beside: Floats
-
-
-def least_spared(steps: Ints, weight: Floats, grid: int, share: float, unmet_step: float = np.inf) -> SparedCover:
-    """What covers the grid, and a share of it whichever item is lost, weighs at least; every item in any number."""
-    from coralopt.allocation.bounds.kernels import cheapest_by_size, least_with_largest
-
-    front = cheapest_by_size(steps, weight, grid)[::-1]
-    # What is not served is no instance, and none of it is lost.
-    sizes, weights = np.append(1, steps[front]), np.append(unmet_step, weight[front])
-    largest = np.append(0, steps[front])
-    spared = int(share * grid)
-    amounts = np.maximum(grid, spared + largest)
-    table, beside = np.full(int(amounts.max()) + 1, np.inf), np.full(grid + 1, np.inf)
-    table[0] = 0.0
-    least = least_with_largest(sizes, weights, largest, (grid, spared), table, beside)
-    best = int(np.argmin(least))
-    return SparedCover(float(least[best]), int(largest[best]), int(amounts[best]), beside)
 
 
 def several_items(steps: Ints, weight: Floats, table: Floats, most: int) -> Floats:

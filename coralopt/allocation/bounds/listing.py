@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from coralopt.allocation.bounds.coverings import HAIR, Coverings, NodeLimit, Table, WeightedColumns, side_adds
 from coralopt.allocation.bounds.lagrangian import grid_steps, least_weights
+from coralopt.allocation.bounds.pricing import GRID
+from coralopt.allocation.bounds.spared import completions_of
 from coralopt.allocation.bounds.surviving import surviving_cover
 from coralopt.allocation.bounds.unmet import GroupCover, UnmetGroup, shared_groups
 from coralopt.allocation.model.columns import Columns
@@ -111,6 +113,18 @@ class _Labels(Table):
     def __len__(self) -> int:
         return len(self.mark)
 
+    @property
+    def left(self) -> Floats:
+        """float64 (n,): tokens/s once the largest instance is lost."""
+        return self.speed - self.largest
+
+    def replaced(self, fewer: _Labels, rival: Ints) -> _Labels:
+        """With the figures of the rows of ``fewer`` that stand for them; -1 for none."""
+        speed, largest = self.speed.copy(), self.largest.copy()
+        there = rival >= 0
+        speed[there], largest[there] = fewer.speed[rival[there]], fewer.largest[rival[there]]
+        return replace(self, speed=speed, largest=largest)
+
     @staticmethod
     def nothing(cells: int) -> _Labels:
         """The covering without instances."""
@@ -130,8 +144,7 @@ class _Labels(Table):
         leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
         stays = first | (labels.use != labels.use[leader]).any(axis=1)
         if spared:
-            left = labels.speed - labels.largest
-            stays |= left > left[leader]
+            stays |= labels.left > labels.left[leader]
         if by_weight:
             stays |= labels.weight < labels.weight[leader]
         return labels.some(stays)
@@ -237,7 +250,8 @@ class _Listing:
         marks, sizes = rows.astype(np.int64) @ mark, rows.sum(axis=1, dtype=np.int64)
         # Cells of which fewer nodes are always as good.
         needed = [limit.cell for limit in self.limits if limit.least > 0]
-        free = np.flatnonzero(~np.isin(cells, needed)) if not spared and not by_weight else np.zeros(0, dtype=np.int64)
+        free = np.flatnonzero(~np.isin(cells, needed)) if not by_weight else np.zeros(0, dtype=np.int64)
+        completions = completions_of(grid_steps(speed, demand, GRID), weight, GRID, float(problem.spared[phase]))
 
         most = 4 * self.most
         # Imported here: compiled code is dear to load and most commands never need it.
@@ -250,11 +264,11 @@ class _Listing:
         while pending:
             size = min(pending)
             labels = _Labels.union(pending.pop(size)).merged(spared > 0, by_weight)
-            best = _best_on_fewer(labels, fewer if size == last + 1 else fewer.some(none), mark, free)
-            fewer, last = replace(labels, speed=np.maximum(best, labels.speed)), size
-            labels = labels.some(best < labels.speed)
+            rival = _rival_on_fewer(labels, fewer if size == last + 1 else fewer.some(none), mark, free, spared > 0)
+            fewer, last = labels.replaced(fewer, rival), size
+            labels = labels.some(rival < 0)
             # What the demand is exceeded by, and what must be left once the largest instance is lost.
-            over = np.minimum(labels.speed - demand, (labels.speed - labels.largest - spared) if spared else np.inf)
+            over = np.minimum(labels.speed - demand, (labels.left - spared) if spared else np.inf)
             instances = (labels.members >= 0).sum(axis=1)
             over[instances < len(least) - 1] = -np.inf
             full = (over >= -demand * HAIR) | np.bool_(any_amount)
@@ -275,7 +289,7 @@ class _Listing:
                 return None
             label, item = np.empty(20 * most, dtype=np.int64), np.empty(20 * most, dtype=np.int64)
             parts = labels.speed, labels.largest, labels.weight, labels.use, instances
-            count = extend(parts, speed, weight, rows, room, (demand, spared), least, end, label, item)
+            count = extend(parts, speed, weight, rows, room, (demand, spared), least, completions, end, label, item)
             if count < 0:
                 return None
             size_of = sizes[item[:count]]
@@ -394,22 +408,29 @@ class _Listing:
         return pool
 
 
-def _best_on_fewer(labels: _Labels, fewer: _Labels, mark: Ints, free: Ints) -> Floats:
-    """float64 (n,): most tokens/s of ``fewer``, sorted by mark, on the same nodes but one of a ``free`` cell; or -1."""
-    best = np.full(len(labels), -1.0)
-    if not len(fewer):
-        return best
-    for cell in free.tolist():
+def _rival_on_fewer(labels: _Labels, fewer: _Labels, mark: Ints, free: Ints, spared: bool) -> Ints:
+    """int64 (n,): a row of ``fewer``, sorted by mark, that may stand for each on one node of a ``free`` cell less; or -1.
+
+    It is no slower, and neither is it without its largest instance where that may be lost (``spared``): the fastest such.
+    """
+    rival = np.full(len(labels), -1, dtype=np.int64)
+    for cell in free.tolist() if len(fewer) else ():
         some = np.flatnonzero(labels.use[:, cell] > 0)
         wanted = labels.mark[some] - mark[cell]
-        at = np.minimum(np.searchsorted(fewer.mark, wanted), len(fewer) - 1)
-        hit = fewer.mark[at] == wanted
-        some, at = some[hit], at[hit]
-        same = labels.use[some].copy()
-        same[:, cell] -= 1
-        equal = (same == fewer.use[at]).all(axis=1)
-        best[some[equal]] = np.maximum(best[some[equal]], fewer.speed[at[equal]])
-    return best
+        at = np.searchsorted(fewer.mark, wanted)
+        while len(some):
+            hit = fewer.mark[np.minimum(at, len(fewer) - 1)] == wanted
+            hit &= at < len(fewer)
+            some, at, wanted = some[hit], at[hit], wanted[hit]
+            same = labels.use[some].copy()
+            same[:, cell] -= 1
+            better = (same == fewer.use[at]).all(axis=1) & (fewer.speed[at] >= labels.speed[some])
+            if spared:
+                better &= fewer.left[at] >= labels.left[some]
+            better &= (rival[some] < 0) | (fewer.speed[at] > fewer.speed[rival[some]])
+            rival[some[better]] = at[better]
+            at = at + 1
+    return rival
 
 
 def _undominated(coverings: Coverings, beside: Sequence[int]) -> Coverings:

@@ -14,16 +14,15 @@ import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, available, side_adds
 from coralopt.allocation.bounds.lagrangian import (
-    SparedCover,
     cheapest_share,
     covering_table,
     grid_for,
     grid_steps,
-    least_spared,
     raise_to_line,
     several_items,
 )
 from coralopt.allocation.bounds.routed import routed_cover, staircases
+from coralopt.allocation.bounds.spared import SparedCover, least_spared
 from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
 from coralopt.allocation.bounds.unmet import GroupCover, UnmetGroup, shared_groups
 from coralopt.allocation.model.columns import Columns
