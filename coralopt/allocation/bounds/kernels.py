@@ -64,16 +64,18 @@ def least_with_largest(
     """float64 (n,): least weight of the first k + 1 items, in any number, of which ``largest[k]`` may be lost.
 
     Sizes ascend. ``needed`` is what all items must cover, and all but the largest. Fills ``table``, and ``beside``: least
-    weight of what stands beside one more item of every size.
+    weight of what stands beside one more item of every size. An item that smaller ones of no more weight cover is never
+    needed, since of these less is lost.
     """
     least = np.full(len(sizes), np.inf)
     whole, spared = needed
     for item in range(len(sizes)):
-        for amount in range(1, len(table)):
-            rest = amount - sizes[item]
-            value = weights[item] + (table[rest] if rest > 0 else 0.0)
-            if value < table[amount]:
-                table[amount] = value
+        if table[sizes[item]] > weights[item]:
+            for amount in range(1, len(table)):
+                rest = amount - sizes[item]
+                value = weights[item] + (table[rest] if rest > 0 else 0.0)
+                if value < table[amount]:
+                    table[amount] = value
         amount = max(whole, spared + largest[item])
         least[item] = table[amount]
         # Either one of these items is the largest, or the one that they stand beside.

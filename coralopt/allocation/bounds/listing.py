@@ -142,9 +142,14 @@ class _Labels(Table):
         first = np.append(True, labels.mark[1:] != labels.mark[:-1])
         # Equal marks almost surely mean equal rows; only rows that are equal may go.
         leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
-        stays = first | (labels.use != labels.use[leader]).any(axis=1)
-        if spared:
+        other = (labels.use != labels.use[leader]).any(axis=1)
+        stays = first | other
+        if spared and by_weight:
             stays |= labels.left > labels.left[leader]
+        elif spared:
+            # More is left than of any faster one on the same nodes.
+            left = leader * len(leader) + np.where(other, 0, np.unique(labels.left, return_inverse=True)[1])
+            stays |= left > np.append(-1, np.maximum.accumulate(left)[:-1])
         if by_weight:
             stays |= labels.weight < labels.weight[leader]
         return labels.some(stays)
@@ -414,6 +419,7 @@ def _rival_on_fewer(labels: _Labels, fewer: _Labels, mark: Ints, free: Ints, spa
     It is no slower, and neither is it without its largest instance where that may be lost (``spared``): the fastest such.
     """
     rival = np.full(len(labels), -1, dtype=np.int64)
+    left, left_of_fewer = labels.left, fewer.left
     for cell in free.tolist() if len(fewer) else ():
         some = np.flatnonzero(labels.use[:, cell] > 0)
         wanted = labels.mark[some] - mark[cell]
@@ -426,7 +432,7 @@ def _rival_on_fewer(labels: _Labels, fewer: _Labels, mark: Ints, free: Ints, spa
             same[:, cell] -= 1
             better = (same == fewer.use[at]).all(axis=1) & (fewer.speed[at] >= labels.speed[some])
             if spared:
-                better &= fewer.left[at] >= labels.left[some]
+                better &= left_of_fewer[at] >= left[some]
             better &= (rival[some] < 0) | (fewer.speed[at] > fewer.speed[rival[some]])
             rival[some[better]] = at[better]
             at = at + 1
