@@ -150,10 +150,13 @@ def _replaced(
 
 @njit(cache=True)
 def _known(items: FittingItems, task: FittingTask, labels: Labels, fresh: int, rival: int, used: Floats) -> bool:
-    """Whether a partial covering of a chain that uses the same of every row is as fast as a new one."""
+    """Whether a partial covering of a chain, up to itself, that uses the same of every row is as fast as a new one.
+
+    ``used`` is without its last instance.
+    """
     other = np.zeros(len(used))
     instances = min(labels.depth[fresh], len(task.least) - 1)
-    while rival >= 0:
+    while rival >= 0 and rival != fresh:
         if (
             _serves(task, labels, rival, fresh)
             and labels.depth[rival] >= instances
@@ -212,6 +215,12 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
     count, complete, bound = 1, 0, np.inf
     while len(queue) > 0:
         value, _, label = heapq.heappop(queue)
+        rival = int(newest[labels.mark[label]])
+        if rival != label:
+            # Faster ones may have come since.
+            _use(items, labels, labels.parent[label], used)
+            if _known(items, task, labels, label, rival, used):
+                continue
         _use(items, labels, label, used)
         if _replaced(items, task, labels, newest, label, used):
             continue
