@@ -266,19 +266,23 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         if search.cost < before:
             # What rests leave above the bound, a few whole phases at a time close sooner than annealing.
             search_neighbourhoods(search, root.reduced_costs)
-    listed = count < limits.most_instances
+    listed, spared = count < limits.most_instances, bool(small.spared.any())
     if listed and search.open():
-        choose_near_coverings(search, root, limits.first_coverings, by_backend)
+        choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
     if count < limits.many_instances and not search.done():
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _settle_most(search, values, min(1, rests))
     if count < limits.most_instances:
         _anneal(search, loose)
-    if listed and search.open():
-        branch(search, root)
-    if listed and search.open():
-        # Now that the slack needed is known.
-        choose_near_coverings(search, root, limits.most_coverings, by_tree)
+    # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
+    for step in (_choose_near, branch) if spared else (branch, _choose_near):
+        if listed and search.open():
+            step(search, root)
+
+
+def _choose_near(search: SearchContext, root: Root) -> None:
+    """The step ``coverings``, after annealing."""
+    choose_near_coverings(search, root, search.limits.most_coverings, by_tree)
 
 
 def _anneal(search: SearchContext, loose: Highest) -> None:
