@@ -31,7 +31,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 ``annealing``
     ruins and recreates whole allocations, and passes through such as do not fit. It gives allocations, no bounds.
 ``branching``
-    splits the problem by how many nodes a phase uses of a kind, where there are too many coverings for that.
+    splits the problem by how many nodes a phase uses of a kind, where there are too many coverings for that. It comes ahead
+    of the last ``coverings``, and after them where an instance may be lost.
 ``node counts``
     splits it by how many nodes of a kind are in use in a region, where templates serve several model phases.
 ``neighbourhood``
