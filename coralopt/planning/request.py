@@ -62,7 +62,11 @@ class PlanRequest:
         Raises:
             OptionError: An unknown name, or a value of the wrong type or out of range.
         """
-        return SolveOptions.from_mapping({**self.scenario.solver_options, **self.options})
+        options = SolveOptions.from_mapping({**self.scenario.solver_options, **self.options})
+        if options.rel_gap >= 1:
+            # Nothing costs less than 0, so it would be met by any plan.
+            raise OptionError(f"option rel_gap is {options.rel_gap!r}; the gap of a plan must be below 1")
+        return options
 
     def check(self) -> None:
         """Refuse what no planner could use, before any work.

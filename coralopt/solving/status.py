@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from coralopt.solving.tolerance import TOLERANCE
-
 
 class Reason(Enum):
     """Why the solver stopped."""
@@ -78,8 +76,11 @@ PROOF_ROUNDING = 1e-7
 
 
 def gap_met(gap: float, requested: float) -> bool:
-    """Whether a proven relative gap is the one asked for, apart from the hair by which bounds stay below what is proven."""
-    return gap <= requested + 2 * TOLERANCE
+    """Whether a proven relative gap is the one asked for, apart from the hair by which bounds stay below what is proven.
+
+    Back ends that are asked for a gap of 0 end with bounds up to some 1e-8 below the optimum.
+    """
+    return gap <= requested + PROOF_ROUNDING
 
 
 def gap_reached(objective: float, bound: float, rel_gap: float, abs_gap: float) -> bool:

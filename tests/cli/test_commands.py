@@ -106,6 +106,7 @@ def test_verify_exits_1_with_the_reason(run_cli: RunCli, tiny_plan_file: Path) -
         (["plan", "tiny", "--solver", "nosuch"], 4, "nosuch"),
         (["plan", "tiny", "--option", "rel_gapp=1"], 2, "rel_gap"),
         (["plan", "tiny", "--option", "rel_gap"], 2, "NAME=VALUE"),
+        (["plan", "tiny", "--option", "rel_gap=1"], 2, "must be below 1"),
         (["plan", "tiny", "--formulation", "nosuch"], 2, "split"),
         (["plan", "tiny", "--simulate", "--planner", "homo"], 2, "compare --simulate"),
         (["plan", "tiny", "--simulate", "--on-infeasible", "scale"], 2, "--on-infeasible"),

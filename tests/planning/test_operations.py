@@ -125,6 +125,18 @@ def test_a_commitment_needs_a_horizon() -> None:
         scenario(change)
 
 
+def test_terms_that_cannot_be_counted_are_refused() -> None:
+    """A term of next to no time overflowed."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["horizon_h"] = 730
+        offer = {"nodes": 1, "price_usd_h": 0.5, "term_h": 1e-308}
+        data["pool"]["regions"]["us-east-2"]["configurations"]["1xL4"] = {"available": 6, "commitment": offer}
+
+    with pytest.raises(ScenarioError, match=r"commitment\.term_h: 1e-308 h is no length of a term"):
+        scenario(change)
+
+
 @pytest.fixture(scope="module")
 def full(library: Path) -> Plan:
     """A plan with everything."""

@@ -937,6 +937,15 @@ def test_a_share_that_no_node_can_meet(tmp_path: Path, monkeypatch: pytest.Monke
         plan_scenario(small(model={"slo": {"ttft_ms": 200, "tpot_ms": 30, "attainment": 0.99}}))
 
 
+@pytest.mark.parametrize("share", [0.05, 1 / 11, 1e-300])
+def test_no_template_is_too_slow_for_next_to_none_of_the_requests(share: float) -> None:
+    """Shares below what idle instances may miss by chance have no quantile of lengths."""
+    scenario = small(model={"slo": {"ttft_ms": 200, "tpot_ms": 30, "attainment": share}})
+    oracle = object.__new__(PhaseOracle)
+    oracle.phase, oracle.target, oracle.templates = scenario.model_phases[0], share, cast("Any", [None, None])
+    assert oracle.too_slow().tolist() == [False, False]
+
+
 def test_where_groups_fail_in_vain_it_is_looked_whether_any_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,9 +161,10 @@ class PhaseOracle:
         All prompts beyond a quantile take at least as long as one of that length on the quickest node of each stage.
         """
         templates, phase = self.templates, self.phase
-        if self.target is None or phase.phase != "prefill":
+        share = 0.0 if self.target is None else self.target - IDLE_SLACK * (1.0 - self.target)
+        if share <= 0.0 or phase.phase != "prefill":
             return np.zeros(len(templates), dtype=np.bool_)
-        tokens = float(phase.lengths.input.quantile([self.target - IDLE_SLACK * (1.0 - self.target)])[0])
+        tokens = float(phase.lengths.input.quantile([share])[0])
         source = throughput_source(self.scenario.throughput_source)
         layer_ms = [
             float(source.times(phase.model, c).prefill_ms(np.ones(1), tokens)[0][0])

@@ -153,6 +153,9 @@ def _committed(horizon_h: float | None, given: PoolEntry, where: Path, mistakes:
         problem = "what it costs depends on how long the plan is to hold, which is not said"
         mistakes.add(place, problem, "give horizon_h at the top of the scenario")
         return offer.nodes, float(offer.price_usd_h)
+    if math.isinf(horizon_h / offer.term_h):
+        mistakes.add((*place, "term_h"), f"{offer.term_h:g} h is no length of a term", "give hours, for example 8760")
+        return offer.nodes, float(offer.price_usd_h)
     terms = math.ceil(horizon_h / offer.term_h * (1 - 1e-12))
     return offer.nodes, float(offer.price_usd_h) * terms * float(offer.term_h) / float(horizon_h)
 
