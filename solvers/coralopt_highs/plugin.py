@@ -56,6 +56,9 @@ _STATUSES = statuses(
         Reason.OTHER_ERROR: "kLoadError kModelError",
     }
 )
+#: HiGHS's presolve_rule_off for integer programmes: parallel rows and columns. HiGHS 1.15.1 merges rows of whole columns
+#: that differ by a continuous one in a wrong way, and calls what is left infeasible, or a worse solution optimal.
+PARALLEL = 1 << 13
 #: Nodes without presolve that an integer programme gets which presolve calls infeasible.
 INFEASIBLE_NODES = 200
 
@@ -182,6 +185,7 @@ def _new(job: Job, method: str = "") -> Highs:
     solver: Highs = highspy.Highs()
     common = named_options(job.options, _OPTIONS, presolve=("presolve", "on", "off"))
     common |= {"solver": method} if method else {}
+    common |= {"presolve_rule_off": PARALLEL} if job.is_mip else {}
 
     def known() -> list[str]:
         options = solver.getOptions()

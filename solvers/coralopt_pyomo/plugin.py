@@ -82,6 +82,8 @@ _CBC_GAP = "Optimal solution found (within gap tolerance)"
 _AFTER_CRASH: dict[str, dict[str, OptionValue]] = {"cbc": {"preprocess": "on"}, "glpk": {"nointopt": ""}}
 #: Far below what CBC's tolerances hold apart.
 _CBC_INCREMENT = 1e-9
+#: HiGHS's presolve of parallel rows and columns.
+_PARALLEL = 1 << 13
 #: Where their logs tell the last bound; Pyomo reads that of CBC with the other sign for a maximum, and none of GLPK.
 _BOUNDS = {
     "cbc": re.compile(r"(?:Upper|Lower) bound: +([-+.\de]+)"),
@@ -203,6 +205,9 @@ def _native(name: str, names: Mapping[str, str], options: SolveOptions) -> dict[
         safe["preprocess"] = "off"
         # A better solution counts for CBC only if it is better by this; by 1e-5 where nobody says so.
         safe["increment"] = _CBC_INCREMENT
+    elif names is _HIGHS:
+        # With it HiGHS 1.15.1 calls worse solutions optimal; see the back end `highs`.
+        safe["presolve_rule_off"] = _PARALLEL
     native = {**named_options(options, names), **safe, **options.native}
     if names is _HIGHS:
         # Unknown options, which Pyomo passes on and HiGHS ignores, become errors; its pool of threads starts anew.

@@ -55,7 +55,9 @@ class ScipyBackend(MatrixPlugin):
         """From scratch every time, so that nothing leaks into the next solve."""
         matrix = job.matrix
         wanted: dict[str, OptionValue] = {}
-        common = named_options(job.options, _OPTIONS)
+        # The presolve of its HiGHS errs on whole columns that a continuous one tells apart; see the back end `highs`.
+        safe: dict[str, OptionValue] = {"presolve": False} if job.is_mip else {}
+        common = safe | named_options(job.options, _OPTIONS)
         job.set_options("SciPy", common, lambda: _EXAMPLES, _EXAMPLES.__getitem__, wanted.__setitem__)
         # SciPy only minimises.
         sign = -1.0 if matrix.maximize else 1.0

@@ -321,6 +321,36 @@ def templates_of_several_phases(backend: MatrixBackend) -> None:
 
 
 @case(Capability.MILP)
+def rows_that_a_continuous_column_tells_apart(backend: MatrixBackend) -> None:
+    """Nodes at most and nodes in use in the same sum: the presolve of HiGHS 1.15.1 ends at 0.7, called optimal, or at
+    nothing."""
+    counted: list[tuple[list[float], float, float]] = [
+        ([1, 1, 1, 0, 0], -INFINITY, 8),
+        ([1, 1, 1, -1, 0], 0, 0),
+        ([0.2, 0.7, 1, 0, -1], 0, INFINITY),
+    ]
+    bounds: list[tuple[float, float]] = [(0, 8), (0, 5), (0, 3), (0, 8), (0, 1)]
+    whole = [True] * 3 + [False] * 2
+    _optimum(backend, matrix([0, 0, 0, 0, 1], counted, bounds, integer=whole, maximize=True), 1.0)
+    # What one row says of a few columns: column -> coefficient.
+    sparse: list[tuple[dict[int, float], float, float]] = [
+        ({2: 1, 3: 1, 4: 1, 10: 1, 11: -1}, 0, 0),
+        ({0: 1, 1: 1}, -INFINITY, 3),
+        ({0: 1, 1: 1, 12: -1}, 0, 0),
+        ({3: 1, 6: 1, 13: -1}, 0, 0),
+        ({0: 1, 4: 1, 14: -1}, 0, INFINITY),
+        ({6: 0.2, 7: 0.1, 8: 0.1, 9: 0.1, 14: -1}, 0, INFINITY),
+        ({1: 1, 10: 1, 14: -1}, 0, INFINITY),
+        ({2: 14, 14: -1}, 0, INFINITY),
+        ({3: 0.2, 5: 0.25, 14: -1}, 0, INFINITY),
+    ]
+    rows = [([terms.get(column, 0.0) for column in range(15)], low, high) for terms, low, high in sparse]
+    bounds = [(0.0, most) for most in (3, 1, 1, 1, 2, 3, 1, 2, 2, 3, 1, 3, 3, 1, 1)]
+    whole = [True] * 11 + [False] * 4
+    _optimum(backend, matrix([0] * 14 + [1], rows, bounds, integer=whole, maximize=True), 0.75)
+
+
+@case(Capability.MILP)
 def infeasible_all_through(backend: MatrixBackend) -> None:
     """Shared instances too few for three demands: the integer preprocessing of GLPK 5.0 ends in an assertion."""
     rows: list[tuple[list[float], float, float]] = [
