@@ -282,3 +282,25 @@ def test_throughput_is_held_to_a_billionth(formulation: str, available: int) -> 
     assert solve_allocation(problem).cost_usd_h == 3.0
     more = replace(problem, demand=np.array([2.100001]), availability=np.array([[9]]))
     assert solve(more, "highs", formulation).objective == 4.0
+
+
+def test_millions_of_superfluous_instances_are_taken_away_at_once() -> None:
+    """Nodes that cost nothing: the relaxation has all of them, of which each was given back by itself, in six minutes."""
+    problem = AllocationProblem(
+        usage=np.ones((1, 1)),
+        throughput=np.array([170.0]),
+        phase=np.zeros(1),
+        demand=np.array([5.1e8]),
+        availability=np.array([[30_000_000], [9_000_000]]),
+        price=np.zeros((2, 1)),
+        running=None,
+        penalty=0.0,
+        phase_names=("model/decode",),
+        region_names=("here", "there"),
+        configuration_names=("1xGPU",),
+    )
+    small = Columns.of(problem)
+    every = np.array([30_000_000.0, 9_000_000.0])
+    answer = rounded(problem, small, every, np.zeros(2), np.zeros(1))
+    assert answer is not None
+    assert answer.count.sum() == 3_000_000

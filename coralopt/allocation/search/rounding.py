@@ -148,12 +148,24 @@ class _State:
     def tidy(self) -> None:
         """Take away what nothing needs, the dearest first."""
         for k in sorted(np.flatnonzero(self.counts).tolist(), key=lambda k: -self.columns.cost[k]):
-            phases, tokens_s = self.given(k)
-            while self.counts[k] and (self.unmet[phases] + tokens_s <= 0).all():
-                self.move(k, -1)
+            # As many at once as no demand needs, and ever fewer where a constraint does: there may be millions.
+            superfluous = self.superfluous(k)
+            step = superfluous
+            while step > 0:
+                self.move(k, -step)
                 if any(
                     item.sense == "least" and self.adds[i][k] and self.total(i) < self.limits[i]
                     for i, item in enumerate(self.constraints)
                 ):
-                    self.move(k, 1)
-                    break
+                    self.move(k, step)
+                    step //= 2
+                else:
+                    superfluous -= step
+                    step = min(step, superfluous)
+
+    def superfluous(self, k: int) -> int:
+        """Instances of a column that no demand needs."""
+        phases, tokens_s = self.given(k)
+        serving = tokens_s > 0
+        spare = -self.unmet[phases[serving]] / tokens_s[serving]
+        return int(np.floor(min(float(self.counts[k]), float(spare.min(initial=np.inf)))))
