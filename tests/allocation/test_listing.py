@@ -23,6 +23,8 @@ KINDS = [
     ("replicas", "supply", "quota", "loads"),
     ("survive",),
     ("survive", "replicas"),
+    ("spare",),
+    ("spare", "replicas", "region", "loads"),
     ("shortfall",),
     ("shortfall", "cases", "region", "instances"),
 ]

@@ -18,7 +18,9 @@ from coralopt.allocation import (
     SideConstraint,
     solve_allocation,
 )
+from coralopt.allocation.bounds.coverings import WeightedColumns
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
+from coralopt.allocation.bounds.fitting import FittingSearch
 from coralopt.allocation.bounds.kernels import completed_for
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound, least_weights
 from coralopt.allocation.bounds.pricing import PricingProblem
@@ -26,8 +28,10 @@ from coralopt.allocation.bounds.spared import completions_of, least_spared
 from coralopt.allocation.bounds.surviving import surviving_cover
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions import reduce_problem
+from coralopt.allocation.search.coverings import all_near
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
+from coralopt.testing.instances import allocation_instance
 from coralopt.testing.synthetic import synthetic_problem
 
 
@@ -102,6 +106,52 @@ def test_what_completes_a_partial_covering_is_that_of_all_counts(seed: int, shar
         missing = grid - given
         lacking = max(missing, share * grid + own - given)
         assert completed_for(completions, missing / grid, lacking / grid, own / grid) == pytest.approx(truth)
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.sampled_from((0.0, 0.5, 1.0)))
+def test_what_replaces_a_covering_survives_as_well(seed: int, share: float) -> None:
+    """Many instances on the same nodes: within any pool, lists and searches have the cheapest of all counts that survive."""
+    rng = np.random.default_rng(seed)
+    usage = rng.integers(0, 3, (4, 2))
+    usage[usage.sum(axis=1) == 0, 0] = 1
+    problem = replace(
+        allocation_instance(0),
+        usage=usage.astype(np.int16),
+        throughput=(usage.sum(axis=1) * 4 + rng.integers(-2, 3, 4)).clip(1) / 4.0,
+        phase=np.zeros(4, dtype=np.int32),
+        demand=rng.integers(8, 25, 1) / 4.0,
+        availability=rng.integers(2, 6, (1, 2)),
+        price=rng.integers(1, 9, (1, 2)) / 4.0,
+        running=None,
+        penalty=0.0,
+        phase_names=("model/decode",),
+        region_names=("region",),
+        configuration_names=("1xA", "1xB"),
+        side_constraints=(SideConstraint("lost", "least", "tokens_s", share, (0,), one_lost=True),) if share else (),
+    )
+    counts = np.array(list(product(range(6), repeat=4)))
+    total = counts @ problem.throughput
+    largest = np.where(counts > 0, problem.throughput, 0.0).max(axis=1) if share else 0.0
+    counts = counts[(total >= problem.demand[0]) & (total - largest >= share * problem.demand[0])]
+    use, cost = counts @ usage, counts @ usage @ problem.price[0]
+    columns = Columns.of(problem)
+    root = lagrangian_bound(problem, columns, np.zeros((1, 2)), 1000)
+    if not len(columns) or not (use <= problem.availability[0]).all(axis=1).any():
+        return
+    listed = all_near(problem, columns, root, 100.0, 10**5)
+    assert listed is not None
+    pools = np.array(list(product(*(range(most + 1) for most in problem.availability[0].tolist()))))
+    truth = np.array([cost[(use <= pool).all(axis=1)].min(initial=np.inf) for pool in pools])
+    for pool, least in zip(pools, truth.tolist(), strict=True):
+        assert listed.cost[(listed.use <= pool).all(axis=1)].min(initial=np.inf) == pytest.approx(least)
+    every = np.arange(len(columns))
+    near, over = WeightedColumns(every, root.weight, root.least, root.whole), root.column_bounds - root.bound
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coralopt.allocation.bounds.fitting.LAST", 100.0)
+        for some in rng.permutation(np.flatnonzero(np.isfinite(truth)))[:8].tolist():
+            search = FittingSearch(replace(problem, availability=pools[[some]]), columns, every, most=20_000)
+            assert search.lightest(0, near, over).least == pytest.approx(float(truth[some]), abs=1e-6)
 
 
 def test_where_nothing_fits_prices_say_so_and_stay_small() -> None:
