@@ -154,7 +154,7 @@ def test_parts_of_regions_weigh_what_an_integer_programme_says(
     node = prices + (1 + problem.penalty) * np.nan_to_num(problem.price)
     for phase in np.flatnonzero(problem.demand > 0).tolist():
         mine = np.flatnonzero(columns.phase == phase)
-        truth = lightest_by_integer_programme(problem, columns, mine, root.weight[mine])
+        truth = lightest_by_integer_programme(problem, columns, mine, root.weight)
         at = PartPrices(node, (), problem.availability, root.least[phase][0])
         found = parts.lightest(phase, at, 1_000_000, (float(root.whole[phase]), first))
         assert found.weight <= truth * (1 + 1e-9) + 1e-9

@@ -349,7 +349,10 @@ def _with_parts(
     whole = lagrangian.whole.copy()
     for p in np.flatnonzero(problem.demand > 0).tolist():
         at = by_region.prices(p, state.capacity_prices.ravel(), side_prices, lagrangian.least[p][0])
-        whole[p] = max(whole[p], by_region.parts.lightest(p, at, PARTS_GRID, (float(whole[p]), 0.0)).weight)
+        # Where nothing fits at all, so much says enough.
+        end = float(whole[p]) + LAST * float(lagrangian.whole.sum())
+        lightest = by_region.parts.lightest(p, at, PARTS_GRID, (float(whole[p]), 0.0))
+        whole[p] = max(whole[p], min(end, lightest.weight))
     gained = (whole - lagrangian.whole) * (1 - 1e-9)
     total = float(gained.sum())
     return replace(
