@@ -129,8 +129,8 @@ def cuts_of_coverings(problem: AllocationProblem, use: Ints, shares: Floats) -> 
     cuts: list[SupplyCut] = []
     for r in np.flatnonzero(use.any(axis=(0, 2))).tolist():
         mine = use[:, r].any(axis=1)
-        found = _most_violated(use[mine, r], problem.availability[r], shares[mine])
-        cuts += [SupplyCut.of(problem, r, *cut) for cut in found]
+        violated = _most_violated(use[mine, r], problem.availability[r], shares[mine])
+        cuts += [SupplyCut.of(problem, r, *cut) for cut in violated]
     return cuts
 
 

@@ -349,10 +349,11 @@ def _with_parts(
     whole = lagrangian.whole.copy()
     for p in np.flatnonzero(problem.demand > 0).tolist():
         at = by_region.prices(p, state.capacity_prices.ravel(), side_prices, lagrangian.least[p][0])
-        # Where nothing fits at all, so much says enough.
-        end = float(whole[p]) + LAST * float(lagrangian.whole.sum())
-        lightest = by_region.parts.lightest(p, at, PARTS_GRID, (float(whole[p]), 0.0))
-        whole[p] = max(whole[p], min(end, lightest.weight))
+        weight = by_region.parts.lightest(p, at, PARTS_GRID, (float(whole[p]), 0.0)).weight
+        if np.isinf(weight):
+            # Nothing fits at all; so much says enough.
+            weight = float(whole[p]) + LAST * float(lagrangian.whole.sum())
+        whole[p] = max(whole[p], weight)
     gained = (whole - lagrangian.whole) * (1 - 1e-9)
     total = float(gained.sum())
     return replace(
