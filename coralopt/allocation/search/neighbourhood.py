@@ -20,29 +20,29 @@ from coralopt.allocation.search.context import SearchContext
 from coralopt.solving import SolveOptions, solve_matrix
 from coralopt.types import Floats, Ints
 
-#: Columns of least reduced cost of every model phase that take part.
+#: Columns of least value of every model phase that take part.
 NEAR = 150
 #: Nodes that an integer programme of one round may take: a measure of work that does not depend on the clock.
 NODES, NODES_JOINT = 200, 20
-#: Columns of least reduced cost of all phases together, where templates serve several.
+#: Columns of least value of all phases together, where templates serve several.
 NEAR_JOINT = 1_000
 #: Model phases, or instances of several, re-optimised at a time, at first and at most.
 FIRST_SIZE, MOST_SIZE = 3, 5
 
 
-def search_neighbourhoods(search: SearchContext, reduced: Floats, share: float = 1.0) -> None:
+def search_neighbourhoods(search: SearchContext, value: Floats, share: float = 1.0) -> None:
     """Improve the best allocation, if there is one; deterministic unless time is up.
 
     Args:
         search: What is known; ends where its allocation is good enough, or after its share of the time left.
-        reduced: float64 (N,), reduced costs at the relaxation's duals; they choose the columns that take part.
+        value: float64 (N,), reduced costs or bounds of columns; those of least value take part.
         share: Of what a step may take of the time left.
     """
     if search.allocation is None:
         return
     columns, deadline = search.columns, time.perf_counter() + share * search.share_of_left()
     joint = len(search.small.joint) > 0 and not search.small.joint.divided
-    around = _Instances(search, reduced) if joint else _Phases(search, reduced)
+    around = _Instances(search, value) if joint else _Phases(search, value)
     rng = np.random.default_rng(search.solve_options.seed)
     counts = columns.counts(search.allocation)
     size, idle = FIRST_SIZE, 0
@@ -77,10 +77,10 @@ class _Neighbourhoods(Protocol):
 class _Phases:
     """All instances of some model phases."""
 
-    def __init__(self, search: SearchContext, reduced: Floats) -> None:
+    def __init__(self, search: SearchContext, value: Floats) -> None:
         self.columns = search.columns
         self.phases = np.flatnonzero(search.small.demand > 0)
-        self.near = search.columns.least(reduced, NEAR)
+        self.near = search.columns.least(value, NEAR)
 
     def most(self, counts: Ints) -> int:
         return len(self.phases)
@@ -96,8 +96,8 @@ class _Phases:
 class _Instances:
     """Some instances, and the phases that they serve."""
 
-    def __init__(self, search: SearchContext, reduced: Floats) -> None:
-        self.columns, self.reduced = search.columns, reduced
+    def __init__(self, search: SearchContext, value: Floats) -> None:
+        self.columns, self.value = search.columns, value
 
     def most(self, counts: Ints) -> int:
         return int(counts.sum())
@@ -111,7 +111,7 @@ class _Instances:
         others = np.zeros(len(counts), dtype=np.bool_)
         others[served.column[~np.isin(served.phase, phases)]] = True
         inside = np.flatnonzero(~others)
-        near = inside[np.argsort(self.reduced[inside], kind="stable")[:NEAR_JOINT]]
+        near = inside[np.argsort(self.value[inside], kind="stable")[:NEAR_JOINT]]
         return np.union1d(near, picked), fixed
 
 

@@ -266,7 +266,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         _settle_most(search, values, rests)
         if search.cost < before:
             # What rests leave above the bound, a few whole phases at a time close sooner than annealing.
-            search_neighbourhoods(search, root.reduced_costs)
+            search_neighbourhoods(search, root.column_bounds)
     listed, spared = count < limits.most_instances, bool(small.spared.any())
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
