@@ -168,7 +168,6 @@ class FittingPricing(PricingProblem):
         parts: RegionParts | None = None,
     ) -> None:
         super().__init__(problem, columns, chosen, limits)
-        self.columns = columns
         self.search = FittingSearch(problem, columns, chosen, limits, MOST_PRICED)
         self.by_region = None if parts is None else _ByRegion(problem, columns, parts, limits)
         #: Phase -> how far above the covering knapsack's weight the last search had to look, USD/h.
@@ -322,8 +321,22 @@ def with_fitting(
     """
     if not np.isfinite(lagrangian.bound):
         return lagrangian
-    if parts is not None:
-        return _with_parts(problem, columns, lagrangian, state, parts)
+    if parts is None:
+        whole = _searched(problem, columns, lagrangian)
+    else:
+        whole = _put_together(_ByRegion(problem, columns, parts, ()), lagrangian, state)
+    gained = (whole - lagrangian.whole) * (1 - 1e-9)
+    total = float(gained.sum())
+    return replace(
+        lagrangian,
+        bound=lagrangian.bound + total,
+        column_bounds=lagrangian.column_bounds + (total - gained[columns.phase]),
+        whole=lagrangian.whole + gained,
+    )
+
+
+def _searched(problem: AllocationProblem, columns: Columns, lagrangian: LagrangianBound) -> Floats:
+    """float64 (P,), USD/h: what every model phase weighs that fits by itself, by search."""
     end = LAST * float(lagrangian.whole.sum()) * (1 + HAIR)
     chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + end)
     search = FittingSearch(problem, columns, chosen)
@@ -331,34 +344,17 @@ def with_fitting(
     over, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
     for p in np.flatnonzero(problem.demand > 0).tolist():
         whole[p] = search.lightest(p, near, over).least
-    gained = (whole - lagrangian.whole) * (1 - 1e-9)
-    total = float(gained.sum())
-    return replace(
-        lagrangian,
-        bound=lagrangian.bound + total,
-        column_bounds=lagrangian.column_bounds + (total - gained[columns.phase]),
-        whole=lagrangian.whole + gained,
-    )
+    return whole
 
 
-def _with_parts(
-    problem: AllocationProblem, columns: Columns, lagrangian: LagrangianBound, state: MasterState, parts: RegionParts
-) -> LagrangianBound:
-    """The same from the parts of every region."""
-    by_region, side_prices = _ByRegion(problem, columns, parts, ()), state.row_prices()[problem.price.size :]
-    whole = lagrangian.whole.copy()
-    for p in np.flatnonzero(problem.demand > 0).tolist():
+def _put_together(by_region: _ByRegion, lagrangian: LagrangianBound, state: MasterState) -> Floats:
+    """float64 (P,), USD/h: the same from the parts of every region."""
+    side_prices, whole = state.row_prices()[by_region.cells :], lagrangian.whole.copy()
+    for p in np.flatnonzero(by_region.problem.demand > 0).tolist():
         at = by_region.prices(p, state.capacity_prices.ravel(), side_prices, lagrangian.least[p][0])
         weight = by_region.parts.lightest(p, at, PARTS_GRID, (float(whole[p]), 0.0)).weight
         if np.isinf(weight):
             # Nothing fits at all; so much says enough.
             weight = float(whole[p]) + LAST * float(lagrangian.whole.sum())
         whole[p] = max(whole[p], weight)
-    gained = (whole - lagrangian.whole) * (1 - 1e-9)
-    total = float(gained.sum())
-    return replace(
-        lagrangian,
-        bound=lagrangian.bound + total,
-        column_bounds=lagrangian.column_bounds + (total - gained[columns.phase]),
-        whole=lagrangian.whole + gained,
-    )
+    return whole
