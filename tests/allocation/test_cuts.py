@@ -132,7 +132,7 @@ def test_the_bound_with_cuts_is_below_the_optimum(problem: AllocationProblem, se
     search.columns = Columns.of(search.small)
     truth = best_operated_by_enumeration(problem)
     try:
-        found = add_cuts(search, raise_bound(search, _root_bound(search), None))
+        found = add_cuts(search, raise_bound(search, _root_bound(search), None), whole=False)
     except InfeasibleError:
         assert truth is None
         return
@@ -177,7 +177,7 @@ def test_cuts_prove_what_prices_of_nodes_cannot() -> None:
     search.columns = Columns.of(search.small)
     found = raise_bound(search, _root_bound(search), None)
     assert search.bound == pytest.approx(18.0, rel=1e-3)
-    add_cuts(search, found)
+    add_cuts(search, found, whole=False)
     assert search.cuts
     assert search.bound == pytest.approx(22.0, rel=1e-3)
     assert solve_allocation(problem, options=options, search=EVERY_STEP).cost_usd_h == 22.0

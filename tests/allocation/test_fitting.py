@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,11 +22,12 @@ from coralopt.allocation import (
     reduce_problem,
 )
 from coralopt.allocation.bounds import fitting
-from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, side_adds
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.fitting import FittingPricing, FittingSearch, knows_fitting, with_fitting
+from coralopt.allocation.bounds.fitting import Effort, FittingPricing, FittingSearch, knows_fitting, with_fitting
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
-from coralopt.allocation.bounds.parts import PartPrices, RegionParts
+from coralopt.allocation.bounds.own_prices import OwnItems, OwnPrices
+from coralopt.allocation.bounds.parts import PartPrices, PartRange, RegionParts
 from coralopt.allocation.bounds.pricing import Multipliers
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
@@ -56,11 +58,6 @@ def with_losses(problem: AllocationProblem, share: float) -> AllocationProblem:
     """With so large a share of every demand left whichever instance is lost; 0 for none."""
     lost = (SideConstraint(f"{p}", "least", "tokens_s", share, (p,), one_lost=True) for p in range(problem.shape[3]))
     return replace(problem, side_constraints=tuple(lost) if share else ())
-
-
-def parts_of(problem: AllocationProblem, columns: Columns) -> RegionParts | None:
-    """Parts by region, wherever these are known."""
-    return RegionParts(problem, columns) if RegionParts.known(problem, columns) else None
 
 
 def lightest_by_integer_programme(
@@ -121,11 +118,12 @@ def test_a_phase_weighs_what_an_integer_programme_says(
     assume(np.isfinite(root.bound))
     every = np.arange(len(columns))
     near, over = WeightedColumns(every, root.weight, root.least, root.whole), root.column_bounds - root.bound
-    search = FittingSearch(problem, columns, every, most=most)
+    search = FittingSearch(problem, columns, every, effort=Effort(most, 1_000))
+    at = search.part_prices(root.weight, np.zeros(len(open_constraints(problem))))
     for phase in np.flatnonzero(problem.demand > 0).tolist():
         mine = np.flatnonzero(columns.phase == phase)
         truth = lightest_by_integer_programme(problem, columns, mine, root.weight)
-        found = search.lightest(phase, near, over)
+        found = search.lightest(phase, near, over, at)
         assert found.least <= truth + 1e-6
         assert found.least >= root.whole[phase]
         for covering in found.coverings:
@@ -140,52 +138,139 @@ def test_a_phase_weighs_what_an_integer_programme_says(
             assert root.weight[found.coverings[0]].sum() == pytest.approx(truth, abs=1e-6)
 
 
-@settings(max_examples=150, deadline=None)
-@given(problem=allocation_problems(max_templates=4), seed=st.integers(0, 10**6), first=st.floats(0, 9))
-def test_parts_of_regions_weigh_what_an_integer_programme_says(
-    problem: AllocationProblem, seed: int, first: float
+def weight_with_cuts(
+    problem: AllocationProblem, columns: Columns, prices: tuple[np.ndarray, np.ndarray], covering: np.ndarray
+) -> float:
+    """What a covering weighs, node by node and part by part."""
+    capacity, of_cuts = prices
+    cost, use = 0.0, np.zeros(problem.price.shape)
+    for k in covering.tolist():
+        cost += columns.cost[k] + float(problem.usage[columns.template[k]] @ capacity[columns.region[k]])
+        use[columns.region[k]] += problem.usage[columns.template[k]]
+    for cut, price in zip(problem.side_constraints, of_cuts.tolist(), strict=True):
+        (region,) = cut.regions
+        total = int(sum(w * use[region, c] for c, w in zip(cut.configurations, cut.gpus, strict=True)))
+        parts, over = divmod(total, cut.divisor)
+        cost += price * ((cut.divisor - cut.remainder) * parts + max(0, over - cut.remainder))
+    return cost
+
+
+def lightest_by_enumeration(
+    problem: AllocationProblem, columns: Columns, prices: tuple[np.ndarray, np.ndarray], limit: NodeLimit
+) -> float:
+    """Least weight of a covering of a phase within the nodes and the limit: every multiset of instances is tried."""
+    mine = np.flatnonzero(columns.phase == limit.phase)
+    room = problem.availability.astype(float).ravel().copy()
+    room[limit.cell] = min(room[limit.cell], limit.most)
+    rows = np.zeros((len(mine), len(room)))
+    for k, column in enumerate(mine.tolist()):
+        rows.reshape(len(mine), *problem.price.shape)[k, columns.region[column]] = problem.usage[
+            columns.template[column]
+        ]
+    speed, demand = problem.throughput[columns.template[mine]], float(problem.demand[limit.phase])
+    best, stack = math.inf, [(0, room, 0.0, [])]
+    while stack:
+        k, left, served, members = stack.pop()
+        if served >= demand * (1 - 1e-9):
+            best = min(best, weight_with_cuts(problem, columns, prices, np.array(members, dtype=np.int64)))
+            continue
+        if k == len(mine):
+            continue
+        copies = 0
+        while (left >= 0).all() and copies <= (columns.upper[mine[k]] if columns.kept[mine[k]] else 99):
+            stack.append((k + 1, left, served, [*members, *[int(mine[k])] * copies]))
+            left, served, copies = left - rows[k], served + speed[k], copies + 1
+            if served - speed[k] >= demand * (1 - 1e-9):
+                break
+    return best
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    problem=allocation_problems(max_templates=4),
+    seed=st.integers(0, 10**6),
+    most=st.sampled_from((3, 30, 100_000)),
+    known=st.booleans(),
+)
+def test_parts_of_regions_weigh_what_trying_everything_says(
+    problem: AllocationProblem, seed: int, most: int, known: bool
 ) -> None:
-    """The lightest covering of one part a region, wherever the search begins; amounts are rounded up by next to nothing."""
-    problem = replace(with_three_kinds(problem, seed), running=None)
-    columns, prices = Columns.of(problem), np.random.default_rng(seed).uniform(0, 2, problem.price.shape)
+    """With cuts that count whole parts, kept instances and a limit on nodes; whether a covering is known already or not."""
+    problem, rng = with_three_kinds(problem, seed), np.random.default_rng(seed)
+    columns, prices = Columns.of(problem), rng.uniform(0, 2, problem.price.shape)
     root = lagrangian_bound(problem, columns, prices, grid=1000)
     assume(np.isfinite(root.bound))
-    parts = RegionParts(problem, columns)
-    node = prices + (1 + problem.penalty) * np.nan_to_num(problem.price)
+    problem = replace(problem, side_constraints=tuple(random_cuts(problem, seed)))
+    of_cuts, every = rng.uniform(0, 2, len(problem.side_constraints)), np.arange(len(columns))
+    counted = side_adds(problem, columns, every)
+    weight = root.weight + counted @ of_cuts
+    at = PartPrices(weight, list(zip(problem.side_constraints, of_cuts.tolist(), strict=True)), counted @ of_cuts)
+    for phase in np.flatnonzero(problem.demand > 0).tolist():
+        cell = int(rng.integers(problem.price.size))
+        limit = NodeLimit(phase, cell, 0, int(rng.integers(0, problem.availability.ravel()[cell] + 1)))
+        truth = lightest_by_enumeration(problem, columns, (prices, of_cuts), limit)
+        ceiling = truth if known else math.inf
+        within = PartRange(root.least[phase][0], float(root.whole[phase]), ceiling, 1_000_000, most)
+        parts = RegionParts(problem, columns, every, [limit])
+        for _ in range(2):
+            # The second time begins with the phase's own prices of the first.
+            lightest = parts.lightest(phase, at, within)
+            assert lightest.weight <= truth * (1 + 1e-8) + 1e-8
+            if most > 10**4:
+                assert lightest.weight == pytest.approx(truth)
+                assert bool(lightest.members) == math.isfinite(truth)
+            for k, covering in enumerate(lightest.members):
+                weighs = weight_with_cuts(problem, columns, (prices, of_cuts), covering)
+                assert weighs == pytest.approx(lightest.weight) if k == 0 else weighs >= lightest.weight - 1e-9
+                assert problem.throughput[columns.template[covering]].sum() >= problem.demand[phase] * (1 - 1e-8)
+                used = np.zeros(problem.price.shape)
+                np.add.at(used, columns.region[covering], problem.usage[columns.template[covering]])
+                assert (used <= problem.availability).all()
+                assert used.ravel()[cell] <= limit.most
+                copies = np.bincount(covering, minlength=len(columns))
+                assert (copies <= np.where(columns.kept, columns.upper, 99)).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=allocation_problems(max_templates=4), seed=st.integers(0, 10**6))
+def test_own_prices_bound_what_fits(problem: AllocationProblem, seed: int) -> None:
+    """Whatever prices a phase pays by itself; and raising them lowers nothing."""
+    problem, rng = replace(with_three_kinds(problem, seed), running=None), np.random.default_rng(seed)
+    columns, prices = Columns.of(problem), rng.uniform(0, 2, problem.price.shape)
+    root = lagrangian_bound(problem, columns, prices, grid=1000)
+    assume(np.isfinite(root.bound))
     for phase in np.flatnonzero(problem.demand > 0).tolist():
         mine = np.flatnonzero(columns.phase == phase)
+        usage = problem.usage[columns.template[mine]].astype(float)
+        cell = columns.region[mine][:, None] * usage.shape[1] + np.arange(usage.shape[1])
+        room, speed = problem.availability.astype(float).ravel(), problem.throughput[columns.template[mine]]
+        items = OwnItems(speed.astype(float), np.where(usage > 0, cell, -1), usage, room)
+        own = OwnPrices(items, float(problem.demand[phase]))
         truth = lightest_by_integer_programme(problem, columns, mine, root.weight)
-        at = PartPrices(node, (), problem.availability, root.least[phase][0])
-        found = parts.lightest(phase, at, 1_000_000, (float(root.whole[phase]), first))
-        assert found.weight <= truth * (1 + 1e-9) + 1e-9
-        if not found.counts:
-            assert math.isinf(truth)
-            continue
-        some, counts = np.array(list(found.counts)), np.array(list(found.counts.values()))
-        used = np.zeros(problem.price.shape)
-        np.add.at(used, columns.region[some], problem.usage[columns.template[some]] * counts[:, None])
-        assert (used <= problem.availability).all()
-        assert root.weight[some] @ counts == pytest.approx(found.weight)
-        if problem.throughput[columns.template[some]] @ counts >= problem.demand[phase]:
-            assert found.weight == pytest.approx(truth)
-
-
-def test_parts_are_known_where_nodes_of_a_kind_are_few() -> None:
-    """Parts count nodes in a byte."""
-    plain = allocation_instance(0)
-    for most, known in ((255, True), (256, False)):
-        there = np.zeros_like(plain.availability)
-        there[0, 0] = most
-        problem = replace(plain, availability=there, running=None)
-        assert RegionParts.known(problem, Columns.of(problem)) == known
+        before = own.cover(root.weight[mine], 5_000)
+        after = own.raised(root.weight[mine], 5_000, 20)
+        assert before.floor <= truth + 1e-6
+        assert after.floor <= truth + 1e-6
+        assert after.floor >= before.floor - 5e-3 * (1 + abs(before.floor))
+        # Of partial coverings, too: a covering pays for all there is at most.
+        assert (after.paid >= 0).all()
+        assert after.worth >= 0
 
 
 @settings(max_examples=150, deadline=None)
-@given(problem=operated_problems(kinds=LISTED), seed=st.integers(0, 10**6), cut=st.booleans())
+@given(
+    problem=operated_problems(kinds=LISTED),
+    seed=st.integers(0, 10**6),
+    cut=st.booleans(),
+    last=st.sampled_from((0.03, 20.0)),
+)
 def test_bounds_of_fitting_coverings_hold_for_every_allocation(
-    problem: AllocationProblem, seed: int, cut: bool
+    problem: AllocationProblem, seed: int, cut: bool, last: float
 ) -> None:
-    """At any prices, of cuts too: no allocation costs less than the bound, or than that of any of its columns."""
+    """At any prices, of cuts too: no allocation costs less than the bound, or than that of any of its columns.
+
+    However near the bound columns are that a search looks at: what it leaves out may be what fits.
+    """
     problem = reduce_problem(problem).problem
     if not problem.adds_up or not knows_fitting(problem) or not len(problem.throughput):
         return
@@ -196,7 +281,8 @@ def test_bounds_of_fitting_coverings_hold_for_every_allocation(
     prices = rng.uniform(0, 2, problem.price.shape)
     of_rows = rng.uniform(0, 2, len(open_constraints(within))) * rng.integers(0, 2)
     plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_rows)
-    root = with_fitting(within, columns, plain, MasterState(prices, side_prices=of_rows), parts_of(problem, columns))
+    with mock.patch.object(fitting, "LAST", last):
+        root = with_fitting(within, columns, plain, MasterState(prices, side_prices=of_rows))
     assert root.bound >= plain.bound
     place = {(t, r): k for k, (t, r) in enumerate(zip(columns.template.tolist(), columns.region.tolist(), strict=True))}
     for counts in allocations_within(problem):
@@ -221,7 +307,7 @@ def test_coverings_near_the_bound_hold_the_optimum(problem: AllocationProblem, s
     within = replace(problem, side_constraints=tuple(cuts))
     prices, of_cuts = rng.uniform(0, 2, problem.price.shape), rng.uniform(0, 3, len(cuts))
     plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_cuts)
-    root = with_fitting(within, columns, plain, MasterState(prices, side_prices=of_cuts), parts_of(problem, columns))
+    root = with_fitting(within, columns, plain, MasterState(prices, side_prices=of_cuts))
     assert root.bound <= float(truth) * (1 + 1e-9) + 1e-9
     coverings = all_near(within, columns, root, slack, 100_000)
     assert coverings is not None
@@ -273,7 +359,7 @@ def test_limits_on_nodes_only_cut_what_they_say(problem: AllocationProblem, seed
     most = int(small.availability.ravel()[cell])
     cut, every, bounds = int(rng.integers(0, most + 1)), np.arange(len(columns)), []
     for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most)):
-        pricing = FittingPricing(small, columns, every, [limit], parts_of(small, columns))
+        pricing = FittingPricing(small, columns, every, [limit])
         start = MasterState(np.zeros(small.price.shape), side_prices=np.zeros(len(small.side_constraints)))
         bounds.append(best_prices(pricing, pricing.started(start), "highs").bound)
         # At any prices of the limit, too.
@@ -307,3 +393,27 @@ def test_a_part_of_a_step_costs_less_than_a_step() -> None:
     assert coverings.cost.tolist() == [10.5]
     free = MasterState(np.zeros((1, 1)))
     assert with_fitting(problem, columns, root, free).bound == pytest.approx(10.5, abs=1e-6)
+
+
+def test_a_column_far_from_the_bound_may_be_in_the_lightest_covering_that_fits() -> None:
+    """One cheap instance is there; three a tenth dearer, each near the bound, cost more than one that is not near."""
+    plain = allocation_instance(0)
+    problem = replace(
+        plain,
+        usage=np.eye(3, dtype=np.int16),
+        throughput=np.array([1.0, 1.0, 3.0]),
+        phase=np.zeros(3, dtype=np.int32),
+        demand=np.array([4.0]),
+        availability=np.array([[1, 3, 1]]),
+        price=np.array([[1.0, 1.1, 3.2]]),
+        running=None,
+        penalty=0.0,
+        phase_names=("model/decode",),
+        region_names=("region",),
+        configuration_names=("1xA", "1xB", "1xC"),
+    )
+    columns = Columns.of(problem)
+    root = lagrangian_bound(problem, columns, np.zeros((1, 3)), grid=1000)
+    with mock.patch.object(fitting, "LAST", 0.03):
+        within = with_fitting(problem, columns, root, MasterState(np.zeros((1, 3))))
+    assert within.bound == pytest.approx(4.2, abs=1e-6)

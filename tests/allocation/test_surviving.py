@@ -20,7 +20,7 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.bounds.coverings import WeightedColumns
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.fitting import FittingSearch
+from coralopt.allocation.bounds.fitting import Effort, FittingSearch
 from coralopt.allocation.bounds.kernels import completed_for
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound, least_weights
 from coralopt.allocation.bounds.pricing import PricingProblem
@@ -152,8 +152,10 @@ def test_what_replaces_a_covering_survives_as_well(seed: int, share: float) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coralopt.allocation.bounds.fitting.LAST", 100.0)
         for some in rng.permutation(np.flatnonzero(np.isfinite(truth)))[:8].tolist():
-            search = FittingSearch(replace(problem, availability=pools[[some]]), columns, every, most=20_000)
-            assert search.lightest(0, near, over).least == pytest.approx(float(truth[some]), abs=1e-6)
+            within = replace(problem, availability=pools[[some]])
+            search = FittingSearch(within, columns, every, effort=Effort(20_000, 1_000_000))
+            prices = search.part_prices(root.weight, np.zeros(len(problem.side_constraints)))
+            assert search.lightest(0, near, over, prices).least == pytest.approx(float(truth[some]), abs=1e-6)
 
 
 def test_where_nothing_fits_prices_say_so_and_stay_small() -> None:

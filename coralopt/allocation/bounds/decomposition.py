@@ -260,7 +260,7 @@ class _Master:
             column_names=range(width),  # type: ignore[arg-type]
             row_names=range(a.shape[0]),  # type: ignore[arg-type]
         )
-        result = solve_matrix(matrix, self.solver, SolveOptions(threads=1))
+        result = solve_matrix(matrix, self.solver, SolveOptions(threads=1, presolve=False))
         if result.x is None or result.row_duals is None or result.objective is None:
             return np.inf, Multipliers(np.zeros(cells), np.zeros(extra)), np.zeros(count), True
         return (

@@ -14,7 +14,7 @@ what would pass a row is never made. A search that ends early leaves the weight 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, ava
 from coralopt.allocation.bounds.cuts import CutRows, SupplyCut
 from coralopt.allocation.bounds.decomposition import MasterState
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, grid_steps
-from coralopt.allocation.bounds.parts import PartPrices, RegionParts, node_adds
+from coralopt.allocation.bounds.parts import PartPrices, PartRange, RegionParts
 from coralopt.allocation.bounds.pricing import GRID, Covering, Multipliers, PricedCoverings, PricingProblem
 from coralopt.allocation.bounds.spared import completions_of
 from coralopt.allocation.model.columns import Columns
@@ -33,14 +33,27 @@ from coralopt.types import Floats, Ints
 
 #: First distance from the covering knapsack's weight that is looked at, as a share of the bound, its growth, and its end.
 FIRST, GROWTH, LAST = 1e-4, 3.0, 0.03
-#: Partial coverings that a search makes at most: for the bound itself, and at the prices that are tried.
-MOST, MOST_PRICED = 1_000_000, 100_000
 #: Coverings that a search returns, and instances of one.
 WANTED, DEEPEST = 24, 60
-#: Steps of the grid on which parts of regions are put together for the bound itself.
-PARTS_GRID = 100_000
 #: Share of a sum by which a row may be exceeded: what rounding does.
 HAIR = 1e-8
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much work a search takes.
+
+    Attributes:
+        most: Partial coverings, or parts of a region, that are made at most.
+        grid: Steps of a demand on which parts of regions are put together.
+    """
+
+    most: int
+    grid: int
+
+
+#: For the bound itself, and at the prices that are tried.
+WHOLE, PRICED = Effort(1_000_000, 100_000), Effort(100_000, GRID)
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,7 @@ class Fitting:
     """What was found for one model phase.
 
     Attributes:
-        least: USD/h that a covering which fits weighs at least.
+        least: USD/h that a covering which fits weighs at least; may be infinite where nothing fits.
         coverings: The lightest ones, as far as found: positions of columns.
     """
 
@@ -69,7 +82,7 @@ class FittingSearch:
         columns: Its columns.
         chosen: int64 (k,), those that take part.
         limits: Of nodes that coverings may use; at most one a phase and cell.
-        most: Partial coverings that a search makes at most.
+        effort: How much work a search takes.
     """
 
     def __init__(
@@ -78,16 +91,24 @@ class FittingSearch:
         columns: Columns,
         chosen: Ints,
         limits: Sequence[NodeLimit] = (),
-        most: int = MOST,
+        effort: Effort = WHOLE,
     ) -> None:
-        self.problem, self.limits, self.most = problem, limits, most
+        self.problem, self.chosen, self.limits, self.effort = problem, chosen, limits, effort
+        #: Phase -> coverings that fit: positions of instances, how many of each, and what the whole adds to the cuts.
+        self._known: dict[int, list[tuple[Ints, Ints, Floats]]] = {}
+        self.parts = RegionParts(problem, columns, chosen, limits) if RegionParts.known(problem) else None
+        sides, cells = open_constraints(problem), problem.price.size
+        self.cuts = [(k, cut) for k, cut in enumerate(sides) if isinstance(cut, SupplyCut) and self.parts is not None]
+        self.of_cuts = CutRows.of([cut for _, cut in self.cuts], problem.price.shape)
+        #: Rows of these cuts among all rows.
+        self.cut_rows = cells + np.array([k for k, _ in self.cuts], dtype=np.int64)
         self.phase, region = columns.phase[chosen], columns.region[chosen]
         template, kept = columns.template[chosen], np.flatnonzero(columns.kept[chosen])
         self.speed = problem.throughput[template].astype(np.float64)
-        kinds, cells = problem.price.shape[1], problem.price.size
-        adds = side_adds(problem, columns, chosen)
+        kinds, adds = problem.price.shape[1], side_adds(problem, columns, chosen)
+        self.cut_adds = adds[:, self.cut_rows - cells]
         # Whatever fits the pool satisfies cuts, and instances on the same nodes may add different sums to them.
-        adds[:, [isinstance(item, SupplyCut) for item in open_constraints(problem)]] = 0.0
+        adds[:, [isinstance(item, SupplyCut) for item in sides]] = 0.0
         copies = np.zeros((len(chosen), len(kept)))
         copies[kept, np.arange(len(kept))] = 1.0
         self.room = np.concatenate([available(problem), columns.upper[chosen[kept]]])
@@ -103,17 +124,83 @@ class FittingSearch:
         self.node, self.first_kept = random[:cells], cells + adds.shape[1]
         self.mark = (np.where(self.row < 0, 0, random[self.row]) * self.amount.astype(np.int64)).sum(axis=1)
 
-    def lightest(self, phase: int, near: WeightedColumns, over: Floats, reach: float = 0.0) -> Fitting:
+    def part_prices(self, weight: Floats, side_prices: Floats) -> PartPrices:
+        """What parts of regions weigh.
+
+        Args:
+            weight: float64 (k,), USD/h, of the columns.
+            side_prices: float64 (S,), USD/h, of the side constraints.
+        """
+        at = side_prices[self.cut_rows - self.problem.price.size]
+        cuts = [(cut, float(price)) for (_, cut), price in zip(self.cuts, at.tolist(), strict=True)]
+        return PartPrices(weight, cuts, self.cut_adds @ at)
+
+    def as_whole(self, covering: Covering) -> Covering:
+        """A covering that counts as a whole in cuts, where coverings are parts of regions."""
+        if not self.cuts:
+            return covering
+        use = covering.use.copy()
+        use[self.cut_rows] = self.of_cuts.added(use[: self.problem.price.size])
+        return replace(covering, use=use)
+
+    def pays_no_more(self, covering: Covering) -> bool:
+        """Whether a covering adds as a whole to every cut what it says."""
+        added = self.of_cuts.added(covering.use[: self.problem.price.size])
+        return bool((added <= covering.use[self.cut_rows] + HAIR).all())
+
+    def lightest(
+        self, phase: int, near: WeightedColumns, over: Floats, prices: PartPrices, reach: float = 0.0
+    ) -> Fitting:
         """The lightest coverings of a phase that fit.
 
-        Looks further and further above the covering knapsack's weight, until one is found or the end is reached.
+        Looks further and further above the covering knapsack's weight, until one is found or the end is reached. Where
+        coverings are parts of regions, these are put together, which tells all but side constraints over several regions.
 
         Args:
             phase: The model phase.
             near: The columns that take part and their weights, tables and least weights of all phases.
             over: float64 (k,), USD/h; how far above the bound every column lifts it.
+            prices: What parts of regions weigh.
             reach: USD/h; how far above is looked at first.
         """
+        if self.parts is None:
+            return self._searched(phase, near, over, reach)
+        floor = float(near.whole[phase])
+        ceiling = self._ceiling(phase, prices)
+        within = PartRange(near.least[phase][0], floor, ceiling, self.effort.grid, self.effort.most)
+        known = self.parts.lightest(phase, prices, within)
+        least = max(floor, known.weight)
+        if np.isinf(least) or (known.members and self._within_sides(known.members[0])):
+            return Fitting(least, tuple(some for some in known.members if self._within_sides(some)))
+        searched = self._searched(phase, near, over, reach)
+        return Fitting(max(least, searched.least), searched.coverings or known.members)
+
+    def know(self, covering: Covering) -> None:
+        """Remember a covering that fits: none that is heavier need be looked for."""
+        columns = np.array([column for column, _ in covering.members], dtype=np.int64)
+        counts = np.array([count for _, count in covering.members], dtype=np.int64)
+        place = np.minimum(np.searchsorted(self.chosen, columns), len(self.chosen) - 1)
+        if (self.chosen[place] == columns).all():
+            cuts = self.of_cuts.added(covering.use[: self.problem.price.size])
+            self._known.setdefault(covering.phase, []).append((place, counts, cuts))
+
+    def _ceiling(self, phase: int, prices: PartPrices) -> float:
+        """USD/h, what the lightest known covering of a phase weighs."""
+        weight, cuts = prices.weight - prices.of_cuts, np.array([price for _, price in prices.cuts])
+        return min(
+            (float(weight[place] @ counts + added @ cuts) for place, counts, added in self._known.get(phase, ())),
+            default=np.inf,
+        )
+
+    def _within_sides(self, members: Ints) -> bool:
+        """Whether a covering whose nodes are there satisfies every side constraint."""
+        used = np.zeros(len(self.room))
+        for row, amount in zip(self.row[members], self.amount[members], strict=True):
+            np.add.at(used, row[row >= 0], amount[row >= 0])
+        return self.fits(used)
+
+    def _searched(self, phase: int, near: WeightedColumns, over: Floats, reach: float) -> Fitting:
+        """The same by search over whole coverings."""
         # Imported here: compiled code is dear to load and most commands never need it.
         from coralopt.allocation.bounds.fitting_kernel import FittingItems, FittingTask, lightest_fitting
 
@@ -137,7 +224,9 @@ class FittingSearch:
             items = FittingItems(*of_mine, self.node, spare)
             steps = grid_steps(self.speed[mine], demand, GRID)
             completions = completions_of(steps, near.weight[mine], GRID, float(self.problem.spared[phase]))
-            task = FittingTask(demand, spared, by_weight, room, near.least[phase], completions, floor, limit, self.most)
+            task = FittingTask(
+                demand, spared, by_weight, room, near.least[phase], completions, floor, limit, self.effort.most
+            )
             least, number = lightest_fitting(items, task, members)
             if number or least < limit or reach >= end:
                 return Fitting(max(floor, least), tuple(mine[some[some >= 0]] for some in members[:number]))
@@ -145,7 +234,7 @@ class FittingSearch:
 
     def fits(self, use: Floats) -> bool:
         """Whether that much of nodes and side constraints is there, float64 (R * C + S,)."""
-        return bool((use <= self.room[: len(use)] * (1 + HAIR) + HAIR).all())
+        return _fits(use, self.room)
 
 
 class FittingPricing(PricingProblem):
@@ -156,39 +245,30 @@ class FittingPricing(PricingProblem):
         columns: Its columns.
         chosen: int64 (k,), those that take part.
         limits: Of nodes that coverings may use; at most one a phase and cell.
-        parts: Parts by region, where these are known; coverings then count as a whole in cuts.
     """
 
     def __init__(
-        self,
-        problem: AllocationProblem,
-        columns: Columns,
-        chosen: Ints,
-        limits: Sequence[NodeLimit] = (),
-        parts: RegionParts | None = None,
+        self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit] = ()
     ) -> None:
         super().__init__(problem, columns, chosen, limits)
-        self.search = FittingSearch(problem, columns, chosen, limits, MOST_PRICED)
-        self.by_region = None if parts is None else _ByRegion(problem, columns, parts, limits)
+        self.search = FittingSearch(problem, columns, chosen, limits, PRICED)
         #: Phase -> how far above the covering knapsack's weight the last search had to look, USD/h.
         self.reach: dict[int, float] = {}
-        #: Phases whose coverings that fit are too many to tell the lightest one.
+        #: Phases of which no covering that fits is known.
         self.hard: set[int] = set()
 
     def started(self, state: MasterState) -> MasterState:
         """What a decomposition begins with: the hard phases are known, of the others only coverings that fit stay."""
+        fitting = [item for item in state.coverings if self.search.fits(item.use)]
         self.hard = set()
+        for item in fitting:
+            self.search.know(item)
         answer = self.coverings(Multipliers(state.row_prices(), state.prices_of(self.limits)))
-        if self.by_region is not None:
-            fitting = (item for item in state.coverings if self.search.fits(item.use))
-            return replace(state, coverings=tuple(self.by_region.as_whole(item) for item in fitting))
-        if answer is not None:
-            of_phase = np.bincount([covering.phase for covering in answer.coverings], minlength=len(answer.whole))
-            for covering in answer.coverings:
-                if of_phase[covering.phase] == 1 and not self.search.fits(covering.use):
-                    self.hard.add(covering.phase)
-        stay = (item for item in state.coverings if item.phase in self.hard or self.search.fits(item.use))
-        return replace(state, coverings=tuple(stay))
+        for covering in () if answer is None else answer.coverings:
+            if not self.search.fits(covering.use):
+                self.hard.add(covering.phase)
+        fitting += [item for item in state.coverings if item.phase in self.hard]
+        return replace(state, coverings=tuple(self.search.as_whole(item) for item in fitting))
 
     def coverings(self, multipliers: Multipliers) -> PricedCoverings | None:
         """The bound at these prices and light coverings of every phase that fit.
@@ -198,22 +278,25 @@ class FittingPricing(PricingProblem):
         answer = super().coverings(multipliers)
         if answer is None:
             return None
-        if self.by_region is not None:
-            return self._by_region(self.by_region, answer, multipliers)
         bounds = self.column_bounds(answer)
         near = WeightedColumns(self.chosen, answer.weight, answer.least, answer.whole)
+        prices = self.search.part_prices(near.weight, answer.side_prices)
         whole, light = answer.whole.copy(), list[Covering]()
         for covering in answer.coverings:
             p = covering.phase
-            if p in self.hard or self.search.fits(covering.use):
+            if p in self.hard or (self.search.fits(covering.use) and self.search.pays_no_more(covering)):
                 light.append(covering)
                 continue
-            fitting = self.search.lightest(p, near, bounds - answer.bound, self.reach.get(p, 0.0))
+            fitting = self.search.lightest(p, near, bounds - answer.bound, prices, self.reach.get(p, 0.0))
+            if np.isinf(fitting.least):
+                return None
             whole[p] = fitting.least
             self.reach[p] = fitting.least - float(answer.whole[p])
             for some in fitting.coverings:
                 columns, counts = np.unique(some, return_counts=True)
-                light.append(self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True))))
+                lightest = self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True)))
+                light.append(self.search.as_whole(lightest))
+                self.search.know(lightest)
             if not fitting.coverings:
                 # Nothing better is known; in fractions it may fit beside others.
                 light.append(covering)
@@ -221,94 +304,28 @@ class FittingPricing(PricingProblem):
         bound = answer.bound + gained - 1e-9 * abs(gained)
         return replace(answer, bound=bound, whole=whole, coverings=light)
 
-    def _by_region(
-        self, by_region: _ByRegion, answer: PricedCoverings, multipliers: Multipliers
-    ) -> PricedCoverings | None:
-        """The same from the parts of every region."""
-        prices, whole, light = self.node_prices(multipliers), answer.whole.copy(), list[Covering]()
-        for covering in answer.coverings:
-            p = covering.phase
-            if self.search.fits(covering.use) and by_region.pays_no_more(covering):
-                light.append(covering)
-                continue
-            at = by_region.prices(p, prices[p], answer.side_prices, answer.least[p][0])
-            lightest = by_region.parts.lightest(p, at, self.grid, (float(whole[p]), 1.2 * self.reach.get(p, 0.0)))
-            if not lightest.counts:
-                return None
-            self.reach[p] = max(0.0, lightest.weight - float(whole[p]))
-            whole[p] += self.reach[p]
-            light.append(by_region.covering(p, lightest.counts))
-        gained = float((whole - answer.whole).sum())
-        bound = answer.bound + gained - 1e-9 * abs(gained)
-        return replace(answer, bound=bound, whole=whole, coverings=light)
+
+def _fits(use: Floats, room: Floats) -> bool:
+    """Whether that much of the first rows is there."""
+    return bool((use <= room[: len(use)] * (1 + HAIR) + HAIR).all())
 
 
-class _ByRegion:
-    """The parts of every region at prices.
-
-    Args:
-        problem: The problem, with its cuts.
-        columns: Its columns.
-        parts: Of these.
-        limits: Of nodes that coverings may use.
-    """
-
-    def __init__(
-        self, problem: AllocationProblem, columns: Columns, parts: RegionParts, limits: Sequence[NodeLimit]
-    ) -> None:
-        self.problem, self.columns, self.parts, self.limits = problem, columns, parts, limits
-        self.adds, self.cells, sides = node_adds(problem), problem.price.size, open_constraints(problem)
-        self.cost = np.nan_to_num(problem.segments.base) + problem.penalty * np.nan_to_num(problem.price)
-        self.cuts = {k: cut for k, cut in enumerate(sides) if isinstance(cut, SupplyCut)}
-        self.of_cuts = CutRows.of(tuple(self.cuts.values()), problem.price.shape)
-        #: Rows of the cuts among all rows.
-        self.rows = self.cells + np.array(list(self.cuts), dtype=np.int64)
-
-    def prices(self, phase: int, capacity: Floats, side_prices: Floats, least: Floats) -> PartPrices:
-        """What parts of a phase weigh.
-
-        Args:
-            phase: The model phase.
-            capacity: float64 (R * C,), what it pays for a node, USD/h.
-            side_prices: float64 (S,), USD/h, of the side constraints.
-            least: float64 (G + 1,), USD/h; what serves so many steps weighs at least, whether it fits or not.
-        """
-        node = self.cost + capacity.reshape(self.cost.shape) + np.tensordot(side_prices, self.adds[:, phase], 1)
-        most = self.problem.availability.copy()
-        for limit in self.limits:
-            if limit.phase == phase:
-                cell = divmod(limit.cell, most.shape[1])
-                most[cell] = min(most[cell], limit.most)
-        cuts = [(cut, float(side_prices[k])) for k, cut in self.cuts.items() if side_prices[k] > 0]
-        return PartPrices(node, cuts, most, least)
-
-    def covering(self, phase: int, counts: Mapping[int, int]) -> Covering:
-        """The covering of so many instances of every column."""
-        some, many = np.array(list(counts)), np.array(list(counts.values()), dtype=np.float64)
-        use = np.zeros(self.problem.price.shape)
-        np.add.at(use, self.columns.region[some], self.problem.usage[self.columns.template[some]] * many[:, None])
-        adds = (self.adds[:, phase] * use).sum(axis=(1, 2))
-        cost = float(self.columns.cost[some] @ many)
-        members = tuple(sorted(counts.items()))
-        return self.as_whole(Covering(phase, members, cost, np.concatenate([use.ravel(), adds])))
-
-    def as_whole(self, covering: Covering) -> Covering:
-        """A covering that counts as a whole in cuts."""
-        use = covering.use.copy()
-        use[self.rows] = self.of_cuts.added(use[: self.cells])
-        return replace(covering, use=use)
-
-    def pays_no_more(self, covering: Covering) -> bool:
-        """Whether a covering adds as a whole to every cut what it says."""
-        return bool((self.of_cuts.added(covering.use[: self.cells]) <= covering.use[self.rows]).all())
+def _ceilings(
+    problem: AllocationProblem, lagrangian: LagrangianBound, coverings: Sequence[Covering], state: MasterState
+) -> Floats:
+    """float64 (P,), USD/h: what the lightest of some coverings of each phase weighs at most; infinite without any."""
+    sides, cells = open_constraints(problem), problem.price.size
+    cuts = cells + np.flatnonzero([isinstance(item, SupplyCut) for item in sides])
+    prices, lightest = state.row_prices()[cuts], np.full(len(problem.demand), np.inf)
+    for item in coverings:
+        weight = sum(count * float(lagrangian.weight[column]) for column, count in item.members)
+        # Counted instance by instance in these weights already: at most so much more.
+        lightest[item.phase] = min(lightest[item.phase], weight + float(prices @ item.use[cuts]))
+    return lightest
 
 
 def with_fitting(
-    problem: AllocationProblem,
-    columns: Columns,
-    lagrangian: LagrangianBound,
-    state: MasterState,
-    parts: RegionParts | None = None,
+    problem: AllocationProblem, columns: Columns, lagrangian: LagrangianBound, state: MasterState
 ) -> LagrangianBound:
     """The bound where every model phase weighs what fits by itself, and the column bounds that follow.
 
@@ -316,15 +333,31 @@ def with_fitting(
         problem: A problem whose coverings can be listed.
         columns: Its columns.
         lagrangian: Its bound at some prices, column bounds at the same ones.
-        state: These prices.
-        parts: Parts by region, where these are known.
+        state: These prices, and coverings of which some fit.
     """
     if not np.isfinite(lagrangian.bound):
         return lagrangian
-    if parts is None:
-        whole = _searched(problem, columns, lagrangian)
-    else:
-        whole = _put_together(_ByRegion(problem, columns, parts, ()), lagrangian, state)
+    end = np.full(len(problem.demand), LAST * float(lagrangian.whole.sum()))
+    fitting = [item for item in state.coverings if _fits(item.use, available(problem))]
+    if RegionParts.known(problem):
+        # What weighs more than a covering that fits need not be looked at; of some phases none is known.
+        end = _ceilings(problem, lagrangian, fitting, state) - lagrangian.whole
+    over = np.maximum(end * (1 + HAIR), 0.0) + HAIR
+    chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + over[columns.phase])
+    search = FittingSearch(problem, columns, chosen)
+    for item in fitting:
+        search.know(item)
+    near = WeightedColumns(chosen, lagrangian.weight[chosen], lagrangian.least, lagrangian.whole)
+    side_prices = state.row_prices()[problem.price.size :]
+    if any(item.sense == "least" for item in open_constraints(problem)):
+        # Its prices may be lower ones than these, and those of cuts with them: then cuts count instances one by one.
+        side_prices = np.zeros_like(side_prices)
+    prices = search.part_prices(near.weight, side_prices)
+    over, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
+    for p in np.flatnonzero(problem.demand > 0).tolist():
+        least = search.lightest(p, near, over, prices).least
+        # Nothing fits at all: so much says enough.
+        whole[p] = least if np.isfinite(least) else whole[p] + LAST * float(lagrangian.whole.sum())
     gained = (whole - lagrangian.whole) * (1 - 1e-9)
     total = float(gained.sum())
     return replace(
@@ -333,28 +366,3 @@ def with_fitting(
         column_bounds=lagrangian.column_bounds + (total - gained[columns.phase]),
         whole=lagrangian.whole + gained,
     )
-
-
-def _searched(problem: AllocationProblem, columns: Columns, lagrangian: LagrangianBound) -> Floats:
-    """float64 (P,), USD/h: what every model phase weighs that fits by itself, by search."""
-    end = LAST * float(lagrangian.whole.sum()) * (1 + HAIR)
-    chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + end)
-    search = FittingSearch(problem, columns, chosen)
-    near = WeightedColumns(chosen, lagrangian.weight[chosen], lagrangian.least, lagrangian.whole)
-    over, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
-    for p in np.flatnonzero(problem.demand > 0).tolist():
-        whole[p] = search.lightest(p, near, over).least
-    return whole
-
-
-def _put_together(by_region: _ByRegion, lagrangian: LagrangianBound, state: MasterState) -> Floats:
-    """float64 (P,), USD/h: the same from the parts of every region."""
-    side_prices, whole = state.row_prices()[by_region.cells :], lagrangian.whole.copy()
-    for p in np.flatnonzero(by_region.problem.demand > 0).tolist():
-        at = by_region.prices(p, state.capacity_prices.ravel(), side_prices, lagrangian.least[p][0])
-        weight = by_region.parts.lightest(p, at, PARTS_GRID, (float(whole[p]), 0.0)).weight
-        if np.isinf(weight):
-            # Nothing fits at all; so much says enough.
-            weight = float(whole[p]) + LAST * float(lagrangian.whole.sum())
-        whole[p] = max(whole[p], weight)
-    return whole

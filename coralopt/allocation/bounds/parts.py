@@ -1,4 +1,4 @@
-r"""Coverings that fit, region by region: exact where every region has few nodes.
+r"""Coverings that fit, region by region.
 
 Regions share nothing in a covering but the demand. A *part* is what a covering has in one region r: a multiset of instances
 on nodes u <= A_r. With W_r(s) the least weight of a part of r that serves s, the lightest covering of phase m that fits is
@@ -6,227 +6,253 @@ a minimum over how the demand is split (a min-plus convolution)::
 
     F_m = min { sum_r W_r(s_r) : sum_r s_r >= T_m }
 
-Which parts there are does not depend on prices: of all parts on the same nodes the fastest counts, and none that serves no
-more than another one on fewer nodes. At prices a part weighs::
+At prices a part on nodes u weighs::
 
-    w(u) = sum_c v_c u_c + sum_k mu_k f_k(s_k(u))
+    w(u) = sum_i v_i + sum_k mu_k f_k(s_k(u))
 
-with v what a node weighs and f_k the rounding of cut k (module ``cuts``). Here a cut counts the nodes of a whole part. That
-is at least what its instances count one by one, since f_k is superadditive, and every allocation still satisfies the cut:
-the parts of all phases fit together. Amounts are rounded up to whole steps, once a part.
+with v_i what its instances weigh and f_k the rounding of cut k (module ``cuts``). Here a cut counts the nodes of a whole
+part. That is at least what its instances count one by one, since f_k is superadditive, and every allocation still satisfies
+the cut: the parts of all phases fit together.
+
+The parts of a region are found instance by instance (module ``parts_kernel``). A part matters only up to a limit on the
+weight of the whole covering: what it leaves of the demand weighs at least what a covering knapsack says, at prices of
+the phase's own (module ``own_prices``), which know what supply there is. The limit rises until a covering is within it, or
+reaches what a known covering weighs. Of parts on the same nodes the lighter and faster counts, and none that serves no more
+than another one on fewer nodes. Some thousand parts a region say what a search over whole coverings, whose number is the
+product, cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from coralopt.allocation.bounds.coverings import NodeLimit
 from coralopt.allocation.bounds.cuts import SupplyCut
-from coralopt.allocation.bounds.lagrangian import grid_steps
+from coralopt.allocation.bounds.lagrangian import cheapest_share, grid_steps
+from coralopt.allocation.bounds.own_prices import OwnCover, OwnItems, OwnPrices
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.side_constraints import open_constraints
 from coralopt.types import Floats, Ints
 
-#: Combinations of nodes that a region may have, and nodes of a kind.
-MOST_STATES, MOST_NODES = 200_000, np.iinfo(np.uint8).max
-#: How far above the covering knapsack's weight is looked at first, as a share, and by what it grows.
-FIRST, GROWTH = 1e-4, 4.0
-#: Measures of side constraints that the nodes of a part tell.
-TOLD_BY_NODES = ("nodes", "gpus", "usd_h")
+#: How far above what is known to be a bound is looked at first, as a share, and by what it grows at most and at least.
+FIRST, GROWTH, LEAST = 1e-4, 3.0, 1.3
+#: Own prices are raised where a known covering is further above what they say, as a share; and in how many rounds.
+NEAR, ROUNDS = 1e-3, 10
+#: Coverings that are returned.
+WANTED = 12
+#: More amounts that some regions serve are rounded up to whole steps.
+MANY = 20_000
+#: Share of a demand that may be missed: what rounding does.
+HAIR = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class PartPrices:
-    """What parts of one model phase weigh.
+    """What parts weigh.
 
     Attributes:
-        node: float64 (R, C), USD/h per node.
+        weight: float64 (k,), USD/h, of the columns, of cuts what an instance adds by itself.
         cuts: Cuts on the supply, each with its price, USD/h.
-        most: int64 (R, C), nodes that a covering may use.
-        least: float64 (G' + 1,), USD/h; what serves so many steps of the demand weighs at least, whether it fits or not.
+        of_cuts: float64 (k,), USD/h, what each column pays for these.
     """
 
-    node: Floats
+    weight: Floats
     cuts: Sequence[tuple[SupplyCut, float]]
-    most: Ints
-    least: Floats
+    of_cuts: Floats
 
 
 @dataclass(frozen=True, eq=False)
-class LightestCovering:
-    """The lightest covering of a phase that fits.
+class PartRange:
+    """How far parts are looked for.
 
     Attributes:
-        weight: USD/h; it weighs no less, nor does any other.
-        counts: Column -> instances of it; none where all coverings are heavier.
+        least: float64 (G + 1,), USD/h; what serves so many steps of the demand weighs at least, whether it fits or not.
+        floor: USD/h; what a covering weighs at least.
+        ceiling: USD/h, of a covering that is known to fit; may be infinite.
+        grid: Steps of the demand on which amounts are rounded up where there are many.
+        most: Parts that are made at most, of a region.
+    """
+
+    least: Floats
+    floor: float
+    ceiling: float
+    grid: int
+    most: int
+
+
+@dataclass(frozen=True, eq=False)
+class LightestCoverings:
+    """The lightest coverings of a phase that fit.
+
+    Attributes:
+        weight: USD/h; no covering that fits weighs less. Infinite where nothing fits.
+        members: Positions of their columns, the lightest first; none where nothing fits, or parts are too many to tell.
     """
 
     weight: float
-    counts: Mapping[int, int]
-
-
-def node_adds(problem: AllocationProblem) -> Floats:
-    """float64 (S, P, R, C): what a node of every phase adds to the side constraints that nodes tell; 0 for cuts."""
-    rows = []
-    for item in open_constraints(problem):
-        each = np.zeros((len(problem.demand), *problem.price.shape))
-        phases = slice(None) if item.phases is None else list(item.phases)
-        regions = slice(None) if item.regions is None else list(item.regions)
-        price = np.nan_to_num(problem.segments.base if item.is_rent else problem.price)
-        kinds = np.zeros(problem.price.shape[1])
-        kinds[slice(None) if item.configurations is None else list(item.configurations)] = item.gpus or 1.0
-        value = np.zeros_like(price)
-        value[regions] = (price if item.measure == "usd_h" else np.ones_like(price))[regions] * kinds
-        if not isinstance(item, SupplyCut):
-            each[phases] = value
-        rows.append(each)
-    return np.array(rows).reshape(len(rows), len(problem.demand), *problem.price.shape)
+    members: tuple[Ints, ...]
 
 
 class RegionParts:
-    """The parts of all phases, of each from when it is first needed.
+    """Searches parts of some columns.
 
     Args:
         problem: A problem for which :meth:`known` holds.
         columns: Its columns.
+        chosen: int64 (k,), those that take part.
+        limits: Of nodes that coverings may use; at most one a phase and cell.
     """
 
-    def __init__(self, problem: AllocationProblem, columns: Columns) -> None:
-        self.problem, self.columns = problem, columns
-        self._regions = [_States.of(there) for there in problem.availability.astype(np.int64)]
-        self._parts: dict[int, list[_Parts]] = {}
+    def __init__(
+        self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit] = ()
+    ) -> None:
+        self.problem, self.columns, self.chosen, self.limits = problem, columns, chosen, limits
+        self.speed = problem.throughput[columns.template[chosen]].astype(np.float64)
+        group = columns.phase[chosen] * len(problem.region_names) + columns.region[chosen]
+        order = np.argsort(group, kind="stable")
+        order = order[self.speed[order] > 0]
+        edges = np.arange(len(problem.demand) * len(problem.region_names) + 1)
+        self._own: dict[int, OwnPrices] = {}
+        self._places = np.split(order, np.searchsorted(group[order], edges)[1:-1])
 
     @staticmethod
-    def known(problem: AllocationProblem, columns: Columns) -> bool:
-        """Whether nodes tell what a part costs and adds to every side constraint, and regions have few enough."""
-        sides = all(item.sense == "most" and item.measure in TOLD_BY_NODES for item in open_constraints(problem))
-        simple = problem.start_penalty is None and not columns.kept.any() and not problem.routes
-        states = (problem.availability.astype(np.float64) + 1).prod(axis=1)
-        few = states.max(initial=1.0) <= MOST_STATES and problem.availability.max(initial=0) <= MOST_NODES
-        return bool(sides and simple and few)
+    def known(problem: AllocationProblem) -> bool:
+        """Whether coverings are parts of regions that share only the demand."""
+        whole = problem.routes or problem.unmet_groups() or problem.spared.any() or problem.surviving.any()
+        return not (whole or problem.replicas.any())
 
-    def lightest(self, phase: int, prices: PartPrices, grid: int, near: tuple[float, float]) -> LightestCovering:
-        """The lightest covering of a phase that fits.
+    def lightest(self, phase: int, prices: PartPrices, within: PartRange) -> LightestCoverings:
+        """The lightest coverings of a phase whose nodes are there; side constraints are not looked at.
 
         Args:
             phase: The model phase.
             prices: What its parts weigh.
-            grid: Steps of its demand on which amounts are rounded up.
-            near: What a covering weighs at least, and how far above that is looked at first, USD/h.
+            within: How far they are looked for.
         """
-        rest = prices.least[(grid - np.arange(grid + 1)) * (len(prices.least) - 1) // grid]
-        fronts: list[_Front] = []
-        for r, parts in enumerate(self._of_phase(phase)):
-            part, weight = parts.front(r, prices)
-            steps = grid_steps(parts.speed[part], float(self.problem.demand[phase]), grid)
-            fronts.append(_Front(parts, part, np.where(parts.speed[part] > 0, steps, 0), weight))
-        floor, reach = near[0], max(near[1], FIRST * (1 + near[0]))
+        regions = len(self.problem.region_names)
+        mine = self._places[phase * regions : (phase + 1) * regions]
+        every = np.concatenate(mine)
+        weight, grid = prices.weight[every], len(within.least) - 1
+        own = self._own_prices(phase, every)
+        ceiling = within.ceiling * (1 + HAIR) + HAIR
+        cover = own.cover(weight, grid)
+        if ceiling - cover.floor > NEAR * (1 + abs(cover.floor)):
+            cover = own.raised(weight, grid, ROUNDS)
+        known = max(within.floor, cover.floor)
+        reach = FIRST * (1 + known)
         while True:
-            lightest = _put_together(fronts, rest, floor + reach)
-            if lightest.counts or np.isinf(reach):
+            limit = min(known + reach, ceiling)
+            fronts = self._fronts(phase, prices, within, (cover, limit))
+            if fronts is None:
+                # What is not looked at weighs at least as much as the last limit.
+                return LightestCoverings(known, ())
+            lightest = _put_together(fronts, within, float(self.problem.demand[phase]), limit)
+            if lightest.members or limit == ceiling:
                 return lightest
-            reach = reach * GROWTH if reach <= floor else np.inf
+            # Parts grow about with the fourth power of the reach.
+            growth = (within.most / max(len(front.parent) for front in fronts)) ** 0.25
+            known, reach = limit, reach * min(GROWTH, max(growth, LEAST)) if reach <= limit else np.inf
 
-    def _of_phase(self, phase: int) -> list[_Parts]:
-        if phase not in self._parts:
-            columns = self.columns
-            mine = np.flatnonzero((columns.phase == phase) & (self.problem.throughput[columns.template] > 0))
-            self._parts[phase] = [
-                _Parts.of(self.problem, columns, mine[columns.region[mine] == r], states)
-                for r, states in enumerate(self._regions)
-            ]
-        return self._parts[phase]
+    def _own_prices(self, phase: int, every: Ints) -> OwnPrices:
+        """The prices of a phase of its own, those of the last time if any."""
+        if phase not in self._own:
+            usage = self.problem.usage[self.columns.template[self.chosen[every]]].astype(np.float64)
+            width = max(1, int((usage > 0).sum(axis=1).max(initial=0)))
+            kind = np.argsort(usage <= 0, axis=1, kind="stable")[:, :width]
+            amount = np.take_along_axis(usage, kind, axis=1)
+            cell = self.columns.region[self.chosen[every]][:, None] * usage.shape[1] + kind
+            room = self.problem.availability.astype(np.float64).ravel()
+            for item in self.limits:
+                if item.phase == phase:
+                    room[item.cell] = min(room[item.cell], item.most)
+            items = OwnItems(self.speed[every], np.where(amount > 0, cell, -1), amount, room)
+            self._own[phase] = OwnPrices(items, float(self.problem.demand[phase]))
+        return self._own[phase]
 
+    def _fronts(
+        self, phase: int, prices: PartPrices, within: PartRange, line: tuple[OwnCover, float]
+    ) -> list[_Front] | None:
+        """The parts of every region; ``None`` where there are too many."""
+        cover, limit = line
+        regions = len(self.problem.region_names)
+        mine, fronts, place = self._places[phase * regions : (phase + 1) * regions], [], 0
+        every = np.concatenate(mine)
+        slope = cheapest_share(prices.weight[every] + cover.paid, self.speed[every])
+        for r, places in enumerate(mine):
+            paid = cover.paid[place : place + len(places)]
+            place += len(places)
+            front = self._front((phase, r), (places, paid), prices, within, (cover, slope, limit + cover.worth))
+            if front is None:
+                return None
+            fronts.append(front)
+        return fronts
 
-@dataclass(frozen=True, eq=False)
-class _States:
-    """All combinations of nodes of a region: state k has ``digits[k]`` of ``kinds``, and k is the sum of their strides."""
+    def _front(
+        self,
+        place: tuple[int, int],
+        items: tuple[Ints, Floats],
+        prices: PartPrices,
+        within: PartRange,
+        line: tuple[OwnCover, float, float],
+    ) -> _Front | None:
+        """The parts of a region that none that serves as much undercuts; ``None`` where there are too many parts."""
+        from coralopt.allocation.bounds.parts_kernel import PartItems, PartTask, parts_within
 
-    kinds: Ints
-    stride: Ints
-    digits: npt.NDArray[np.uint8]
-
-    @staticmethod
-    def of(there: Ints) -> _States:
-        kinds = np.flatnonzero(there > 0)
-        base = there[kinds] + 1
-        stride = np.append(np.cumprod(base[:0:-1])[::-1], 1)[: len(base)].astype(np.int64)
-        states = np.arange(int(base.prod()), dtype=np.int64)
-        return _States(kinds, stride, (states[:, None] // stride % base).astype(np.uint8))
-
-
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """Parts of one phase in one region, those that serve most first, the empty one last.
-
-    Attributes:
-        states: The combinations of nodes of the region.
-        state: int64 (n,), that of every part.
-        use: uint8 (n, c), its nodes.
-        speed: float64 (n,), tokens/s.
-        choice: int64 (states,), the item added last in every state, -1 for none.
-        item_state: int64 (k,), states of the items.
-        item_column: int64 (k,), columns of these.
-    """
-
-    states: _States
-    state: Ints
-    use: npt.NDArray[np.uint8]
-    speed: Floats
-    choice: Ints
-    item_state: Ints
-    item_column: Ints
-
-    @staticmethod
-    def of(problem: AllocationProblem, columns: Columns, mine: Ints, states: _States) -> _Parts:
-        """All of some columns of the region."""
-        from coralopt.allocation.bounds.parts_kernel import fastest_parts, needed_parts
-
-        usage = problem.usage[columns.template[mine]][:, states.kinds]
-        speed = problem.throughput[columns.template[mine]].astype(np.float64)
-        code = usage.astype(np.int64) @ states.stride
-        # Of templates on the same nodes the fastest.
-        order = np.lexsort((-speed, code))
-        order = order[np.append(True, code[order][1:] != code[order][:-1])[: len(order)]]
-        best, choice = np.full(len(states.digits), -np.inf), np.full(len(states.digits), -1, dtype=np.int64)
-        best[0] = 0.0
-        fastest_parts(states.digits, usage[order].astype(np.uint8), code[order], speed[order], best, choice)
-        fastest = best.copy()
-        state = np.flatnonzero(needed_parts(states.digits, states.stride, best))
-        state = state[np.argsort(-fastest[state], kind="stable")]
-        return _Parts(states, state, states.digits[state], fastest[state], choice, code[order], mine[order])
-
-    def front(self, region: int, prices: PartPrices) -> tuple[Ints, Floats]:
-        """int64 (n,): parts that none that serves as much undercuts, those that serve least first; and what they weigh."""
-        from coralopt.allocation.bounds.parts_kernel import lightest_parts
-
-        kinds, cuts = self.states.kinds, [item for item in prices.cuts if item[0].regions == (region,)]
-        weights = np.zeros((len(cuts), prices.node.shape[1]), dtype=np.int64)
+        (phase, region), (places, paid), (cover, slope, limit) = place, items, line
+        problem, demand, least = self.problem, float(self.problem.demand[phase]), cover.least
+        speed, weight = self.speed[places], prices.weight[places]
+        # Every instance by itself, as the search does it.
+        steps = grid_steps(speed, demand, len(least) - 1)
+        step = least[-1] / (len(least) - 1)
+        light = np.flatnonzero(weight + paid + least[len(least) - 1 - steps] - step <= limit)
+        order = light[np.argsort((weight + paid - slope * speed)[light], kind="stable")]
+        places, speed, weight, paid = places[order], speed[order], weight[order], paid[order]
+        template, some = self.columns.template[self.chosen[places]], self.chosen[places]
+        usage = problem.usage[template].astype(np.int64)
+        kinds = np.flatnonzero(usage.any(axis=0))
+        kept = np.flatnonzero(self.columns.kept[some])
+        copies = np.zeros((len(some), len(kept)), dtype=np.int64)
+        copies[kept, np.arange(len(kept))] = 1
+        whole = np.concatenate([usage[:, kinds], copies], axis=1)
+        width = max(1, int((whole > 0).sum(axis=1).max(initial=0)))
+        row = np.argsort(whole <= 0, axis=1, kind="stable")[:, :width]
+        amount = np.take_along_axis(whole, row, axis=1)
+        most = problem.availability[region].astype(np.int64).copy()
+        for item in self.limits:
+            r, c = divmod(item.cell, len(most))
+            if item.phase == phase and r == region:
+                most[c] = min(most[c], item.most)
+        room = np.concatenate([most[kinds], self.columns.upper[some[kept]].astype(np.int64)])
+        mark = np.random.default_rng(0).integers(1, 2**40, len(room), dtype=np.int64)
+        cuts = [item for item in prices.cuts if item[0].regions == (region,) and item[1] > 0]
+        weights = np.zeros((len(cuts), problem.price.shape[1] + len(kept)), dtype=np.int64)
         for k, (cut, _) in enumerate(cuts):
             weights[k, list(cut.configurations or ())] = cut.gpus
-        of_cuts = (
-            np.ascontiguousarray(weights[:, kinds]),
-            np.array([cut.divisor for cut, _ in cuts], dtype=np.int64),
-            np.array([cut.remainder for cut, _ in cuts], dtype=np.int64),
-            np.array([price for _, price in cuts], dtype=np.float64),
+        of_cuts = prices.of_cuts[places]
+        parts = PartItems(weight - of_cuts, of_cuts, paid, speed, np.where(amount > 0, row, -1), amount, whole @ mark)
+        task = PartTask(
+            demand=demand,
+            room=room,
+            mark=mark,
+            rest=least,
+            slope=slope,
+            limit=limit,
+            weights=np.ascontiguousarray(weights[:, [*kinds, *range(problem.price.shape[1], weights.shape[1])]]),
+            divisor=np.array([cut.divisor for cut, _ in cuts], dtype=np.int64),
+            remainder=np.array([cut.remainder for cut, _ in cuts], dtype=np.int64),
+            price=np.array([price for _, price in cuts], dtype=np.float64),
+            most=within.most,
         )
-        front, weight = np.empty(len(self.state), dtype=np.int64), np.empty(len(self.state))
-        node, most = prices.node[region, kinds], prices.most[region, kinds]
-        count = lightest_parts(self.use, node, most, of_cuts, front, weight)
-        return front[:count][::-1].copy(), weight[:count][::-1].copy()
-
-    def members(self, part: int) -> list[int]:
-        """The columns of its instances."""
-        state, members = int(self.state[part]), list[int]()
-        while state > 0:
-            item = int(self.choice[state])
-            members.append(int(self.item_column[item]))
-            state -= int(self.item_state[item])
-        return members
+        labels, is_part, count, all_of_them = parts_within(parts, task)
+        if not all_of_them:
+            return None
+        part = np.flatnonzero(is_part[:count])
+        part = part[np.lexsort((labels.whole[part], -labels.speed[part]))]
+        part = part[_undominated(labels.whole[part])][::-1]
+        return _Front(labels.parent, labels.item, places, part, labels.speed[part], labels.whole[part])
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,37 +260,65 @@ class _Front:
     """Parts of a region that none that serves as much undercuts, those that serve least first.
 
     Attributes:
-        parts: All parts of the region.
-        part: int64 (n,), which of them these are.
-        steps: int64 (n,), steps of the demand that they serve.
-        weight: float64 (n,), USD/h.
+        parent: int64 (n,), what the last instance of each part was added to.
+        item: int64 (n,), that instance.
+        places: int64 (i,), positions of the instances.
+        part: int64 (f,), the parts.
+        speed: float64 (f,), tokens/s.
+        weight: float64 (f,), USD/h.
     """
 
-    parts: _Parts
+    parent: Ints
+    item: Ints
+    places: Ints
     part: Ints
-    steps: Ints
+    speed: Floats
     weight: Floats
 
+    def members(self, k: int) -> list[int]:
+        """Positions of the instances of one of them."""
+        part, members = int(self.part[k]), list[int]()
+        while part > 0:
+            members.append(int(self.places[self.item[part]]))
+            part = int(self.parent[part])
+        return members
 
-def _put_together(fronts: Sequence[_Front], rest: Floats, limit: float) -> LightestCovering:
-    """The lightest covering of one part a region; none where all are heavier than the limit."""
+
+def _undominated(weight: Floats) -> Ints:
+    """Positions, of what is sorted by what it serves, the most first, of those that weigh less than all before."""
+    least = np.minimum.accumulate(weight)
+    return np.flatnonzero(np.append(True, least[1:] < least[:-1])) if len(weight) else np.zeros(0, dtype=np.int64)
+
+
+def _put_together(fronts: Sequence[_Front], within: PartRange, demand: float, limit: float) -> LightestCoverings:
+    """The lightest coverings of one part a region; none where all are heavier than the limit."""
     # Imported here: compiled code is dear to load and most commands never need it.
     from coralopt.allocation.bounds.parts_kernel import with_region
 
-    grid = len(rest) - 1
-    table = np.full(grid + 1, np.inf)
-    table[0] = 0.0
+    fronts = sorted(fronts, key=lambda front: len(front.part))
+    served: tuple[Floats, Floats] = (np.zeros(1), np.zeros(1))
     taken: list[tuple[Ints, Ints]] = []
     for front in fronts:
-        came, choice = np.zeros(grid + 1, dtype=np.int64), np.zeros(grid + 1, dtype=np.int64)
-        table = with_region(table, rest, limit, (front.steps, front.weight), came, choice)
-        taken.append((came, choice))
-    if not table[grid] <= limit or np.isinf(table[grid]):
-        return LightestCovering(limit, {})
-    counts, amount = dict[int, int](), grid
-    for front, (came, choice) in zip(reversed(fronts), reversed(taken), strict=True):
-        part = int(choice[amount])
-        amount = int(came[amount])
-        for column in front.parts.members(int(front.part[part])):
-            counts[column] = counts.get(column, 0) + 1
-    return LightestCovering(float(table[grid]), counts)
+        task = demand, within.least, limit
+        speed, weight, came, choice = with_region(served, (front.speed, front.weight), task)
+        if front is fronts[-1]:
+            break
+        if len(speed) > MANY:
+            # Rounded up, so that many of them are one.
+            speed = np.where(speed > 0, grid_steps(speed, demand, within.grid) * (demand / within.grid), 0.0)
+        order = np.lexsort((weight, -speed))
+        order = order[_undominated(weight[order])]
+        served = speed[order], weight[order]
+        taken.append((came[order], choice[order]))
+    # Many of the last region's parts say as many coverings.
+    whole = np.flatnonzero(speed >= demand * (1 - HAIR))
+    lightest = whole[np.argsort(weight[whole], kind="stable")[:WANTED]]
+    coverings = []
+    for k in lightest.tolist():
+        members = fronts[-1].members(int(choice[k]))
+        k = int(came[k])
+        for front, (earlier, part) in zip(reversed(fronts[:-1]), reversed(taken), strict=True):
+            members += front.members(int(part[k]))
+            k = int(earlier[k])
+        coverings.append(np.array(members, dtype=np.int64))
+    return LightestCoverings(float(weight[lightest[0]]) if len(lightest) else limit, tuple(coverings))

@@ -2,128 +2,275 @@
 
 from __future__ import annotations
 
+import heapq
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
+#: Share of a sum by which a demand may be missed: what rounding does.
+HAIR = 1e-9
 
-@compiled()
-def fastest_parts(
-    digits: npt.NDArray[np.uint8], use: npt.NDArray[np.uint8], code: Ints, speed: Floats, best: Floats, choice: Ints
-) -> None:
-    """Unbounded knapsack over nodes: the most tokens/s of instances on exactly the nodes of every state.
 
-    Args:
-        digits: uint8 (n, c), nodes of every state; of two states the one with more nodes comes later.
-        use: uint8 (k, c), nodes of every item.
-        code: int64 (k,), the states of these.
-        speed: float64 (k,), tokens/s.
-        best: float64 (n,), filled: 0 for the first state, minus infinity for others before.
-        choice: int64 (n,), filled: the item added last, -1 before.
+class PartItems(NamedTuple):
+    """The instances that parts of one model phase in one region are made of, the cheapest for what they serve first.
+
+    Attributes:
+        weight: float64 (n,), USD/h, but for the cuts.
+        of_cuts: float64 (n,), USD/h, what it pays for the cuts by itself.
+        own: float64 (n,), USD/h, what it pays at the phase's own prices; these say which parts matter, not what they weigh.
+        speed: float64 (n,), tokens/s.
+        row: int64 (n, w), rows that an instance uses, then -1.
+        amount: int64 (n, w), how much of each, above 0.
+        mark: int64 (n,), sums of which are equal where equally much of every row is used, and almost nowhere else.
     """
-    for item in range(len(code)):
-        if best[code[item]] >= speed[item]:
+
+    weight: Floats
+    of_cuts: Floats
+    own: Floats
+    speed: Floats
+    row: Ints
+    amount: Ints
+    mark: Ints
+
+
+class PartTask(NamedTuple):
+    """What limits parts.
+
+    Attributes:
+        demand: tokens/s of the whole phase.
+        room: int64 (m,), how much there is of every row.
+        mark: int64 (m,), of one unit of every row.
+        rest: float64 (G + 1,), USD/h; what serves so many of G steps of the demand weighs at least, own prices included.
+        slope: USD/h a token/s that everything weighs at least.
+        limit: USD/h; coverings that are heavier, own prices included, are not looked for.
+        weights: int64 (K, m), what a unit of every row adds to the sum of each cut.
+        divisor: int64 (K,).
+        remainder: int64 (K,).
+        price: float64 (K,), USD/h.
+        most: Parts that are made at most.
+    """
+
+    demand: float
+    room: Ints
+    mark: Ints
+    rest: Floats
+    slope: float
+    limit: float
+    weights: Ints
+    divisor: Ints
+    remainder: Ints
+    price: Floats
+    most: int
+
+
+class PartLabels(NamedTuple):
+    """Parts, the empty one first.
+
+    Attributes:
+        parent: int64 (n,), what an instance was added to.
+        item: int64 (n,), that instance.
+        older: int64 (n,), an older one with the same mark, or -1.
+        mark: int64 (n,), sum of the marks.
+        weight: float64 (n,), USD/h, but for the cuts.
+        whole: float64 (n,), USD/h, with them.
+        own: float64 (n,), USD/h, at prices of the phase's own.
+        speed: float64 (n,), tokens/s.
+        use: int32 (n, m), how much of every row.
+    """
+
+    parent: Ints
+    item: Ints
+    older: Ints
+    mark: Ints
+    weight: Floats
+    whole: Floats
+    own: Floats
+    speed: Floats
+    use: npt.NDArray[np.int32]
+
+
+@njit(cache=True)
+def _room_for(labels: PartLabels, count: int) -> PartLabels:
+    """The same labels with room for more."""
+    size = 2 * count
+    use = np.zeros((size, labels.use.shape[1]), dtype=np.int32)
+    use[:count] = labels.use[:count]
+    parent, item, older, mark = (
+        np.empty(size, dtype=np.int64),
+        np.empty(size, dtype=np.int64),
+        np.empty(size, dtype=np.int64),
+        np.empty(size, dtype=np.int64),
+    )
+    weight, whole, own, speed = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
+    parent[:count], item[:count], older[:count] = labels.parent[:count], labels.item[:count], labels.older[:count]
+    mark[:count], weight[:count] = labels.mark[:count], labels.weight[:count]
+    whole[:count], own[:count], speed[:count] = labels.whole[:count], labels.own[:count], labels.speed[:count]
+    return PartLabels(parent, item, older, mark, weight, whole, own, speed, use)
+
+
+@njit(cache=True)
+def _undercut(labels: PartLabels, rival: int, label: int, fewer: int) -> bool:
+    """Whether one of a chain serves as much at no more weight, on the same rows or on one unit of ``fewer`` less."""
+    while rival >= 0:
+        if (
+            rival != label
+            and labels.speed[rival] >= labels.speed[label]
+            and labels.weight[rival] <= labels.weight[label]
+        ):
+            same = True
+            for row in range(labels.use.shape[1]):
+                if labels.use[rival, row] + (1 if row == fewer else 0) != labels.use[label, row]:
+                    same = False
+                    break
+            if same:
+                return True
+        rival = labels.older[rival]
+    return False
+
+
+@njit(cache=True)
+def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, int, bool]:
+    """Every part of a region that a covering within the limit may have, but for those that another one undercuts.
+
+    Parts of few units come first, so that those which no extension needs are seen as such before they are extended.
+
+    Returns:
+        Labels; bool (n,), which of them are parts; how many labels there are; and whether these are all.
+    """
+    rows, grid = len(task.room), len(task.rest) - 1
+    labels = PartLabels(
+        np.full(64, -1, dtype=np.int64),
+        np.full(64, -1, dtype=np.int64),
+        np.full(64, -1, dtype=np.int64),
+        np.zeros(64, dtype=np.int64),
+        np.zeros(64),
+        np.zeros(64),
+        np.zeros(64),
+        np.zeros(64),
+        np.zeros((64, rows), dtype=np.int32),
+    )
+    kept = np.zeros(64, dtype=np.bool_)
+    newest = {np.int64(0): np.int64(0)}
+    step = task.rest[grid] / grid
+    queue = [(0, 0)]
+    count = 1
+    while len(queue) > 0:
+        units, label = heapq.heappop(queue)
+        if _undercut(labels, int(newest[labels.mark[label]]), label, -1):
             continue
-        for state in range(code[item], len(digits)):
-            value = best[state - code[item]] + speed[item]
-            if value <= best[state]:
+        needed = True
+        for row in range(rows):
+            fewer = labels.mark[label] - task.mark[row]
+            if labels.use[label, row] > 0 and fewer in newest and _undercut(labels, int(newest[fewer]), label, row):
+                needed = False
+                break
+        if not needed:
+            continue
+        kept[label] = True
+        speed, whole = labels.speed[label], labels.whole[label] + labels.own[label]
+        if speed >= task.demand * (1 - HAIR):
+            continue
+        for k in range(len(items.speed)):
+            heavier = whole + items.weight[k] + items.of_cuts[k] + items.own[k]
+            faster = speed + items.speed[k]
+            missing = task.demand - faster
+            if heavier + task.slope * missing > task.limit:
+                # So do all that come after it.
+                break
+            rest = 0.0
+            if missing > 0:
+                # Rounded down: what is missing may be a hair less than it seems.
+                steps = int(np.ceil(missing / task.demand * grid * (1 - 1e-9) - 1e-6))
+                rest = max(0.0, task.rest[max(0, min(grid, steps))] - step)
+            if heavier + rest > task.limit:
                 continue
-            fits = True
-            for cell in range(digits.shape[1]):
-                if digits[state, cell] < use[item, cell]:
+            fits, more = True, 0
+            for q in range(items.row.shape[1]):
+                row = items.row[k, q]
+                if row < 0:
+                    break
+                more += items.amount[k, q]
+                if labels.use[label, row] + items.amount[k, q] > task.room[row]:
                     fits = False
                     break
-            if fits:
-                best[state] = value
-                choice[state] = item
-
-
-@compiled()
-def needed_parts(digits: npt.NDArray[np.uint8], stride: Ints, best: Floats) -> Bools:
-    """bool (n,): states that serve more than any with fewer nodes; ``best`` becomes the most with no more nodes."""
-    keep = np.zeros(len(digits), dtype=np.bool_)
-    for state in range(len(digits)):
-        fewer = -np.inf
-        for cell in range(digits.shape[1]):
-            if digits[state, cell] > 0:
-                fewer = max(fewer, best[state - stride[cell]])
-        keep[state] = best[state] > fewer
-        best[state] = max(best[state], fewer)
-    return keep
-
-
-@compiled()
-def lightest_parts(
-    use: npt.NDArray[np.uint8],
-    node: Floats,
-    most: Ints,
-    cuts: tuple[Ints, Ints, Ints, Floats],
-    front: Ints,
-    weight: Floats,
-) -> int:
-    """How many parts no other one that serves as much undercuts.
-
-    Args:
-        use: uint8 (n, c), nodes of every part, those that serve most first.
-        node: float64 (c,), USD/h per node.
-        most: int64 (c,), nodes that a part may use.
-        cuts: Weights of the nodes int64 (k, c), divisors, remainders and prices of the cuts on the supply.
-        front: int64 (n,), filled with these parts, those that serve most first.
-        weight: float64 (n,), filled with their weights, USD/h.
-    """
-    weights, divisor, remainder, price = cuts
-    count, least = 0, np.inf
-    for part in range(len(use)):
-        total, allowed = 0.0, True
-        for cell in range(use.shape[1]):
-            total += node[cell] * use[part, cell]
-            allowed &= use[part, cell] <= most[cell]
-        if total >= least or not allowed:
-            continue
-        for cut in range(len(price)):
-            added = 0
-            for cell in range(use.shape[1]):
-                added += weights[cut, cell] * use[part, cell]
-            whole, rest = divmod(added, divisor[cut])
-            total += price[cut] * ((divisor[cut] - remainder[cut]) * whole + max(0, rest - remainder[cut]))
-        if total < least:
-            least = total
-            front[count], weight[count] = part, total
+            if not fits:
+                continue
+            if count == task.most:
+                return labels, kept, count, False
+            if count == len(labels.parent):
+                labels = _room_for(labels, count)
+                grown = np.zeros(len(labels.parent), dtype=np.bool_)
+                grown[:count] = kept
+                kept = grown
+            labels.use[count] = labels.use[label]
+            for q in range(items.row.shape[1]):
+                if items.row[k, q] < 0:
+                    break
+                labels.use[count, items.row[k, q]] += items.amount[k, q]
+            labels.parent[count], labels.item[count] = label, k
+            labels.weight[count], labels.speed[count] = labels.weight[label] + items.weight[k], faster
+            paid = 0.0
+            for cut in range(len(task.price)):
+                total = 0
+                for row in range(rows):
+                    total += task.weights[cut, row] * labels.use[count, row]
+                parts, over = divmod(total, task.divisor[cut])
+                counted = (task.divisor[cut] - task.remainder[cut]) * parts + max(0, over - task.remainder[cut])
+                paid += task.price[cut] * counted
+            labels.whole[count], labels.own[count] = labels.weight[count] + paid, labels.own[label] + items.own[k]
+            if labels.whole[count] + labels.own[count] + rest > task.limit:
+                continue
+            both = labels.mark[label] + items.mark[k]
+            rival = int(newest[both]) if both in newest else -1
+            labels.mark[count], labels.older[count] = both, rival
+            if _undercut(labels, rival, count, -1):
+                continue
+            newest[both] = np.int64(count)
+            heapq.heappush(queue, (units + more, count))
             count += 1
-    return count
+    return labels, kept, count, True
 
 
 @compiled()
 def with_region(
-    table: Floats, rest: Floats, limit: float, parts: tuple[Ints, Floats], came: Ints, choice: Ints
-) -> Floats:
-    """float64 (G + 1,): least weight of some regions and one part of the next, for every amount that they serve.
+    before: tuple[Floats, Floats], front: tuple[Floats, Floats], task: tuple[float, Floats, float]
+) -> tuple[Floats, Floats, Ints, Ints]:
+    """What some regions and one part of the next serve and weigh, but for what is too heavy.
 
     Args:
-        table: float64 (G + 1,), that of the regions before, infinite where nothing serves so much; what passes G is G.
-        rest: float64 (G + 1,), what completes every amount weighs at least.
-        limit: Heavier coverings do not matter, USD/h.
-        parts: Steps and weights of the parts, the lightest first.
-        came: int64 (G + 1,), filled with the amount of the regions before.
-        choice: int64 (G + 1,), filled with the part.
+        before: float64 (n,) tokens/s and USD/h of what the regions before serve and weigh.
+        front: float64 (f,) the same of the parts, the lightest first.
+        task: Demand in tokens/s; float64 (G + 1,), what serves so many steps of it weighs at least; and the limit, USD/h.
+
+    Returns:
+        float64 (m,) tokens/s, float64 (m,) USD/h, and int64 (m,) positions of what both came from.
     """
-    steps, weight = parts
-    grid = len(table) - 1
-    least, above = np.full(grid + 1, np.inf), np.inf
-    for amount in range(grid, -1, -1):
-        # What serves more at no more weight takes its place.
-        if table[amount] >= above or table[amount] + rest[amount] > limit:
-            continue
-        above = table[amount]
-        for part in range(len(steps)):
-            value = table[amount] + weight[part]
-            if value > limit:
+    demand, rest, limit = task
+    grid, size, count = len(rest) - 1, 1024, 0
+    step = rest[grid] / grid
+    speed, weight = np.empty(size), np.empty(size)
+    came, choice = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+    for k in range(len(before[0])):
+        for part in range(len(front[0])):
+            whole = before[1][k] + front[1][part]
+            if whole > limit:
                 break
-            total = min(grid, amount + steps[part])
-            if value < least[total]:
-                least[total] = value
-                came[total] = amount
-                choice[total] = part
-    return least
+            total = min(demand, before[0][k] + front[0][part])
+            missing = demand - total
+            if missing > demand * HAIR:
+                steps = int(np.ceil(missing / demand * grid * (1 - 1e-9) - 1e-6))
+                if whole + max(0.0, rest[max(0, min(grid, steps))] - step) > limit:
+                    continue
+            if count == size:
+                size *= 2
+                speed, weight = np.append(speed, np.empty(count)), np.append(weight, np.empty(count))
+                came = np.append(came, np.empty(count, dtype=np.int64))
+                choice = np.append(choice, np.empty(count, dtype=np.int64))
+            speed[count], weight[count], came[count], choice[count] = total, whole, k, part
+            count += 1
+    return speed[:count], weight[:count], came[:count], choice[:count]

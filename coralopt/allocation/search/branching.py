@@ -104,7 +104,7 @@ class _Tree:
         goal = self.target()
         pricing, state = PricingProblem(small, columns, node.alive, node.limits), node.state
         if knows_fitting(small):
-            pricing = FittingPricing(small, columns, node.alive, node.limits, search.parts)
+            pricing = FittingPricing(small, columns, node.alive, node.limits)
             state = pricing.started(state)
         master = best_prices(pricing, state, search.lp_solver, self.deadline, enough=goal)
         here = max(least, master.bound)

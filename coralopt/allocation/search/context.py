@@ -12,7 +12,6 @@ import numpy as np
 from coralopt.allocation.bounds.cuts import SupplyCut
 from coralopt.allocation.bounds.decomposition import MasterState
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
-from coralopt.allocation.bounds.parts import RegionParts
 from coralopt.allocation.bounds.relaxation import Relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -76,7 +75,6 @@ class SearchContext:
         capacity_prices: float64 (R, C), USD/h per node, of the best Lagrangian bound without cuts.
         cuts: Cutting planes on the supply; every allocation of the reduced problem satisfies them.
         within_cuts: The reduced problem with the cuts as further side constraints: for bounds only.
-        parts: Parts by region that coverings consist of, where these are known.
         best: Prices of the best Lagrangian bound, those of the cuts too.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
         lagrangian_usd_h: Highest Lagrangian bound, USD/h.
@@ -102,7 +100,6 @@ class SearchContext:
     capacity_prices: Floats | None = None
     cuts: tuple[SupplyCut, ...] = ()
     within_cuts: AllocationProblem = field(init=False)
-    parts: RegionParts | None = None
     best: MasterState = field(init=False)
     relaxation_usd_h: float = math.nan
     lagrangian_usd_h: float = math.nan

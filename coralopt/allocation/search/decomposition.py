@@ -97,14 +97,18 @@ def raise_bound(search: SearchContext, root: Root, known: Floats | None) -> High
     return highest
 
 
-def add_cuts(search: SearchContext, highest: Highest) -> Highest:
+def add_cuts(search: SearchContext, highest: Highest, whole: bool) -> Highest:
     """The step ``cuts``: those that the fractional allocation violates, round by round while they close enough of the gap.
 
     The problem within cuts and its best prices are kept in ``search``; capacity prices that pass on to other problems stay.
-    Where parts by region are known, coverings count as a whole.
+
+    Args:
+        search: What is known.
+        highest: The highest bound so far.
+        whole: Whether cuts count coverings that fit as a whole, instead of instance by instance.
     """
     deadline = time.perf_counter() + search.share_of_left()
-    raised: Raise = _highest if search.parts is None else _fitting
+    raised: Raise = _fitting if whole else _highest
     for _ in range(search.limits.cut_rounds):
         if not search.open() or time.perf_counter() >= deadline:
             break
@@ -115,7 +119,7 @@ def add_cuts(search: SearchContext, highest: Highest) -> Highest:
         # Those without a price change nothing any more.
         stay = [k for k, cut in enumerate(cuts) if paid[own + k] > 0]
         known = {cuts[k].name for k in stay}
-        fresh = [cut for cut in _violated(search, highest) if cut.name not in known]
+        fresh = [cut for cut in _violated(search, highest, whole) if cut.name not in known]
         if not fresh:
             break
         search.cut([*(cuts[k] for k in stay), *fresh])
@@ -149,10 +153,10 @@ def fit_supply(search: SearchContext, highest: Highest) -> Highest:
     return higher.keep(search)
 
 
-def _violated(search: SearchContext, highest: Highest) -> list[SupplyCut]:
+def _violated(search: SearchContext, highest: Highest, whole: bool) -> list[SupplyCut]:
     """Cuts that the last fractional allocation violates."""
     small = search.small
-    if search.parts is None:
+    if not whole:
         return violated_cuts(small, search.columns, highest.values(search.columns))
     use = np.array([covering.use[: small.price.size] for covering, _ in highest.used], dtype=np.int64)
     shares = np.array([share for _, share in highest.used])
@@ -164,9 +168,9 @@ def _fitting(search: SearchContext, highest: Highest, state: MasterState) -> Hig
     problem, columns = search.within_cuts, search.columns
     root = highest.root
     for _ in range(FITS):
-        pricing = FittingPricing(problem, columns, highest.chosen, parts=search.parts)
+        pricing = FittingPricing(problem, columns, highest.chosen)
         state = pricing.started(state)
-        if set(pricing.reach) <= pricing.hard:
+        if set(pricing.reach) <= pricing.hard and not search.cuts:
             # No phase needs more than there is of anything, or it cannot be told what those that do weigh.
             break
         deadline = time.perf_counter() + search.share_of_left()
@@ -174,7 +178,7 @@ def _fitting(search: SearchContext, highest: Highest, state: MasterState) -> Hig
         highest = highest.after(master, len(state.coverings))
         state = master.state
         plain = lagrangian_bound(problem, columns, state.capacity_prices, side_prices=state.side_prices)
-        lagrangian = with_fitting(problem, columns, plain, state, search.parts)
+        lagrangian = with_fitting(problem, columns, plain, state)
         bounds = np.maximum(root.column_bounds, lagrangian.column_bounds)
         if lagrangian.bound > root.lagrangian.bound:
             search.best = replace(state, coverings=())
@@ -208,7 +212,7 @@ def _highest(search: SearchContext, highest: Highest, state: MasterState) -> Hig
         chosen, again = grown, False
         master = best_prices(PricingProblem(problem, columns, chosen), state, search.lp_solver, search.deadline)
         highest = highest.after(master, len(state.coverings))
-        state = MasterState(master.state.capacity_prices, side_prices=master.state.side_prices)
+        state = replace(master.state, coverings=highest.last)
         lagrangian = lagrangian_bound(problem, columns, state.capacity_prices, side_prices=state.side_prices)
         if lagrangian.bound > best.bound:
             search.best = state

@@ -223,13 +223,12 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
 
 
 def _tighten(search: SearchContext, highest: Highest) -> Highest:
-    """The steps ``cuts`` and ``fitting``; where parts by region are known, cuts come last and count whole coverings."""
+    """The steps ``cuts`` and ``fitting``; where coverings are parts of regions, cuts follow that count whole coverings."""
     fitting = knows_fitting(search.small) and highest.values(search.columns).sum() < search.limits.most_instances
-    if fitting and RegionParts.known(search.small, search.columns):
-        search.parts = RegionParts(search.small, search.columns)
-        return add_cuts(search, fit_supply(search, highest))
-    highest = add_cuts(search, highest)
-    return fit_supply(search, highest) if fitting else highest
+    highest = add_cuts(search, highest, whole=False)
+    if fitting:
+        highest = fit_supply(search, highest)
+    return add_cuts(search, highest, whole=True) if fitting and RegionParts.known(search.small) else highest
 
 
 def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
@@ -357,7 +356,8 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         paid = columns.usd_h(small, counts)
         # Half of the gap is the rest's.
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
-        limit = search.share_of_left() * REST ** (1 + spare)
+        # Without any allocation, most other steps have nothing to begin with.
+        limit = search.share_of_left() * REST ** (1 + spare) * (2 if search.allocation is None else 1)
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
         inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):

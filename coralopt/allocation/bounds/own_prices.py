@@ -1,0 +1,149 @@
+r"""Prices that one model phase pays by itself.
+
+The covering knapsack of a phase knows prices of nodes, but not how many there are. For every pi >= 0 on nodes, A of
+them there::
+
+    F_m  >=  D_m(pi) - sum_i pi_i A_i,      D_m(pi) = least weight of what covers the demand at w(n) + sum_i pi_i u_i(n)
+
+since a covering that fits uses at most A (a Lagrangian relaxation inside the pricing problem). The master programme's prices
+are what all phases pay together; where one phase alone exceeds the pool, prices of its own come near to F_m. A search that
+prunes by D_m(pi) then looks at little. The best pi is found by cutting planes: the convex combinations of the coverings met
+so far that fit are a linear programme whose dual prices are tried next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coralopt.allocation.bounds.lagrangian import cheapest_share, covering_table, grid_steps, raise_to_line
+from coralopt.types import Floats, Ints
+
+#: Share of the best prices so far in the next ones that are tried.
+SMOOTHING = 0.4
+#: Share of the weight that the last cutting plane may leave.
+CLOSE = 1e-3
+#: How many steps of the demand are one while prices are looked for.
+COARSER = 8
+#: Coverings that are kept.
+MOST = 200
+
+
+@dataclass(frozen=True, eq=False)
+class OwnItems:
+    """Instances that serve one phase.
+
+    Attributes:
+        speed: float64 (n,), tokens/s.
+        cell: int64 (n, w), cells whose nodes an instance uses; -1 for none.
+        amount: float64 (n, w), how many nodes of each.
+        room: float64 (R * C,), how many nodes there are.
+    """
+
+    speed: Floats
+    cell: Ints
+    amount: Floats
+    room: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class OwnCover:
+    """The covering knapsack at prices of a phase's own.
+
+    Attributes:
+        paid: float64 (n,), USD/h, what every instance pays.
+        least: float64 (G + 1,), USD/h; what serves so many steps of the demand weighs at least, these prices included.
+        worth: USD/h, of all there is at these prices.
+    """
+
+    paid: Floats
+    least: Floats
+    worth: float
+
+    @property
+    def floor(self) -> float:
+        """USD/h; no covering that fits weighs less."""
+        return float(self.least[-1]) - self.worth
+
+
+class OwnPrices:
+    """Prices of one phase, the best ones so far kept.
+
+    Args:
+        items: Its instances.
+        demand: tokens/s.
+    """
+
+    def __init__(self, items: OwnItems, demand: float) -> None:
+        self.items, self.demand = items, demand
+        self._best = np.zeros(len(items.room))
+        #: Coverings met, the newest last: instances, how many of each, and the nodes they use.
+        self._met: dict[bytes, tuple[Ints, Ints, Floats]] = {}
+
+    def cover(self, weight: Floats, grid: int) -> OwnCover:
+        """The knapsack at the best prices so far.
+
+        Args:
+            weight: float64 (n,), USD/h, of every instance.
+            grid: Steps of the demand.
+        """
+        return self._at(self._best, weight, grid)
+
+    def raised(self, weight: Floats, grid: int, rounds: int) -> OwnCover:
+        """The knapsack at better prices, found in so many rounds at most."""
+        coarse = max(1, grid // COARSER)
+        best = self._at(self._best, weight, coarse)
+        for k in range(rounds):
+            value, dual = self._dual(weight)
+            if value - best.floor <= CLOSE * (1 + abs(value)):
+                break
+            # Smoothed prices may bring nothing new.
+            prices = dual if k % 4 == 3 else SMOOTHING * self._best + (1 - SMOOTHING) * dual
+            cover = self._at(prices, weight, coarse)
+            if cover.floor > best.floor:
+                best, self._best = cover, prices
+        return self._at(self._best, weight, grid)
+
+    def _at(self, prices: Floats, weight: Floats, grid: int) -> OwnCover:
+        """The knapsack at some prices, and its covering, which is kept."""
+        items = self.items
+        paid = (np.where(items.cell < 0, 0.0, prices[items.cell]) * items.amount).sum(axis=1)
+        whole = weight + paid
+        steps = grid_steps(items.speed, self.demand, grid)
+        table, choice = covering_table(steps, whole, grid)
+        members, left = list[int](), grid
+        while left > 0 and np.isfinite(table[grid]):
+            members.append(int(choice[left]))
+            left -= int(steps[members[-1]])
+        some, many = np.unique(np.array(members, dtype=np.int64), return_counts=True)
+        use = np.zeros(len(items.room))
+        for k, n in zip(some.tolist(), many.tolist(), strict=True):
+            there = items.cell[k] >= 0
+            use[items.cell[k, there]] += n * items.amount[k, there]
+        self._met[some.tobytes() + many.tobytes()] = some, many, use
+        while len(self._met) > MOST:
+            del self._met[next(iter(self._met))]
+        raise_to_line(table, cheapest_share(whole, items.speed / self.demand))
+        return OwnCover(paid, table, float(prices @ items.room))
+
+    def _dual(self, weight: Floats) -> tuple[float, Floats]:
+        """The least weight of convex combinations of coverings met that fit, and the prices of what there is."""
+        from scipy.optimize import linprog
+
+        room = self.items.room
+        costs = np.array([float(weight[some] @ many) for some, many, _ in self._met.values()])
+        over = 10.0 * float(costs.max(initial=1.0))
+        use = np.array([use for _, _, use in self._met.values()]).T
+        cells = np.flatnonzero(use.max(axis=1) > room)
+        programme = linprog(
+            np.append(costs, np.full(len(cells), over)),
+            A_ub=np.hstack([use[cells], -np.eye(len(cells))]) if len(cells) else None,
+            b_ub=room[cells] if len(cells) else None,
+            A_eq=np.append(np.ones(len(costs)), np.zeros(len(cells)))[None],
+            b_eq=[1.0],
+        )
+        prices = np.zeros(len(room))
+        if len(cells):
+            prices[cells] = np.maximum(0.0, -programme.ineqlin.marginals)
+        return float(programme.fun), prices
