@@ -7,9 +7,10 @@ themselves, every allocation still consists of one of each::
 
     L(lambda) = - sum_i lambda_i A_i + sum_m F_m,    F_m = min { w(q) : q in Q_m }  >=  D_m
 
-Prices may then rise where they only keep one phase within the pool. F_m is found by best-first search from the covering
-knapsack's table (module ``fitting_kernel``): what is missing of a partial covering weighs at least what the table says, and
-what would pass a row is never made. A search that ends early leaves the weight up to which it looked: still a bound.
+Prices may then rise where they only keep one phase within the pool. F_m is put together from parts of regions (module
+``parts``) where coverings are such, and else found by best-first search from the covering knapsack's table (module
+``fitting_kernel``): what is missing of a partial covering weighs at least what the table says, and what would pass a row is
+never made. A search that ends early leaves the weight up to which it looked: still a bound.
 """
 
 from __future__ import annotations
