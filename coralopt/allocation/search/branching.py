@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, listable
-from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
+from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices, master_value
 from coralopt.allocation.bounds.fitting import FittingPricing, knows_fitting
 from coralopt.allocation.bounds.listing import near_coverings
 from coralopt.allocation.bounds.pricing import PricingProblem
@@ -31,10 +31,13 @@ from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.best_first import best_first
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.coverings import best_choice, by_tree
+from coralopt.solving import Backend
 from coralopt.types import Ints
 
 #: Least distance from a whole number of nodes that counts as split.
 SPLIT = 1e-4
+#: Cells that are tried before one is branched on.
+CANDIDATES = 8
 #: Coverings are listed again once so large a share of the columns is left that they were too many with.
 FEWER = 0.8
 
@@ -119,7 +122,7 @@ class _Tree:
         near = master.near(goal)
         slack, most = goal - master.bound + 1e-9 * abs(goal), search.limits.leaf_coverings
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
-        split = None if np.isinf(master.master) else _split(small, node, master)
+        split = None if np.isinf(master.master) else _split(small, node, master, search.lp_solver)
         coverings, listed = None, node.listed
         if listable(small) and (split is None or len(near.chosen) <= FEWER * listed):
             listed = len(near.chosen)
@@ -144,8 +147,14 @@ class _Tree:
         return np.inf, children
 
 
-def _split(problem: AllocationProblem, node: _Node, master: Decomposition) -> tuple[int, int, float] | None:
-    """The phase and cell whose nodes are split most, by what they are worth, and how many it uses."""
+def _split(
+    problem: AllocationProblem, node: _Node, master: Decomposition, solver: Backend
+) -> tuple[int, int, float] | None:
+    """The phase and cell to branch on, and how many nodes it uses.
+
+    Of those whose nodes are split most, by what they are worth, the one whose children cost most over the coverings that the
+    master knows (strong branching): the product of what they cost more.
+    """
     mean = master.mean_use[:, : problem.price.size]
     part = mean - np.floor(mean)
     worth = np.nan_to_num(problem.price).ravel() + master.state.capacity_prices.ravel()
@@ -155,10 +164,19 @@ def _split(problem: AllocationProblem, node: _Node, master: Decomposition) -> tu
         if limit.least == limit.most or not limit.least <= value <= limit.most:
             part[limit.phase, limit.cell] = 0.0
     score = np.where((part > SPLIT) & (part < 1 - SPLIT), np.minimum(part, 1 - part) * worth, 0.0)
-    phase, cell = np.unravel_index(int(np.argmax(score)), score.shape)
-    if score[phase, cell] <= 0:
-        return None
-    return int(phase), int(cell), float(master.mean_use[phase, cell])
+    most = np.argsort(-score, axis=None, kind="stable")[:CANDIDATES]
+    best: tuple[float, tuple[int, int, float]] | None = None
+    for place in most[score.ravel()[most] > 0].tolist():
+        phase, cell = divmod(place, score.shape[1])
+        value = float(master.mean_use[phase, cell])
+        gain = 1.0
+        for limits in _children(problem, node.limits, phase, cell, value):
+            # One that gains nothing must not make the other one worthless.
+            more = master_value(problem, limits, master.state, solver) - master.master
+            gain *= max(more / abs(master.master), 1e-7)
+        if best is None or gain > best[0]:
+            best = gain, (phase, cell, value)
+    return None if best is None else best[1]
 
 
 def _children(
