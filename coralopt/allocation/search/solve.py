@@ -95,6 +95,8 @@ from coralopt.types import Floats
 
 #: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
 REST = 0.25
+#: Gaps between an allocation and the bound from which the tree comes ahead of looking for better allocations.
+CLOSE = 2.0
 
 
 def solve_allocation(
@@ -260,13 +262,21 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         return
     # Of replicas, fractions settle the wrong ones.
     rests = 0 if small.replicas.any() else limits.rests
+    listed, spared = count < limits.most_instances, bool(small.spared.any())
     if count >= limits.many_instances:
         before = search.cost
         _settle_most(search, values, rests)
-        if search.cost < before:
+        if (
+            listed
+            and not spared
+            and search.open()
+            and search.bound > search.cost * (1 - CLOSE * search.solve_options.rel_gap)
+        ):
+            # So little is left that the proof is what is missing.
+            branch(search, root)
+        if search.cost < before and search.open():
             # What rests leave above the bound, a few whole phases at a time close sooner than annealing.
             search_neighbourhoods(search, root.column_bounds)
-    listed, spared = count < limits.most_instances, bool(small.spared.any())
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
     if count < limits.many_instances and not search.done():
