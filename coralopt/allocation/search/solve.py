@@ -32,12 +32,13 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     ruins and recreates whole allocations, and passes through such as do not fit. It gives allocations, no bounds.
 ``branching``
     splits the problem by how many nodes a phase uses of a kind, where there are too many coverings for that. It comes ahead
-    of the last ``coverings``, and after them where an instance may be lost.
+    of the last ``coverings``, and after them where an instance may be lost; right after ``rest`` where there are many
+    instances and little is left.
 ``node counts``
     splits it by how many nodes of a kind are in use in a region, where templates serve several model phases.
 ``neighbourhood``
-    looks for a better allocation by large-neighbourhood search, if all that does not end in time; right after ``rest`` where
-    there are many instances.
+    looks for a better allocation by large-neighbourhood search, if all that does not end in time; right after ``rest`` and
+    ``branching`` where there are many instances.
 ``fixing``
     rules out columns: one whose column bound is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
     columns that survive. Any allocation costs at least t, or uses S only; so min(t, bound of the integer programme over
