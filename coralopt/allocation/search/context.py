@@ -212,7 +212,7 @@ class SearchContext:
 
     def worth_proving(self) -> float:
         """USD/h; no allocation below this would be too good to miss. A hair above cost (1 - gap), against rounding."""
-        return self.cost * (1 - self.solve_options.rel_gap * (1 - 1e-12))
+        return min(self.cost, self.cost * (1 - self.solve_options.rel_gap) * (1 + 1e-15))
 
     def columns_left(self, root: Root) -> int:
         """Columns that an allocation worth finding may have; where they are few, ``fixing`` ends it soonest."""

@@ -42,7 +42,8 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser:
     for _ in range(limits.doublings):
         if not search.open() or search.left() == 0:
             break
-        needed = search.cost * (1 - search.solve_options.rel_gap) - lagrangian.bound
+        wanted = search.worth_proving()
+        needed = wanted - lagrangian.bound
         slack = min(slack, needed)
         deadline = time.perf_counter() + search.share_of_left()
         coverings = all_near(search.within_cuts, search.columns, lagrangian, slack, most, deadline)
@@ -50,7 +51,8 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser:
         if coverings is None:
             break
         search.survivors = int((lagrangian.column_bounds <= lagrangian.bound + slack).sum())
-        target = min(lagrangian.bound + slack, search.worth_proving())
+        # In floating point, bound + (wanted - bound) may be a hair below what is wanted.
+        target = wanted if slack >= needed else lagrangian.bound + slack
         inside = best_choice(search, coverings, prices, target, chooser)
         search.raise_bound(min(target, inside))
         search.lap("coverings")

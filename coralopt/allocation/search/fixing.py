@@ -40,13 +40,14 @@ def solve_full_model(search: SearchContext) -> None:
     search.survivors = solution.shape[1] if solution.shape else 0
 
 
-def close_gap(search: SearchContext, root: Root, ranking: Floats) -> None:
+def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float = math.inf) -> None:
     """Fix, and hand over what survives or the best of it, until the gap is reached or time is up.
 
     Args:
         search: What is known.
         root: Bounds of columns, by which they are fixed.
         ranking: Those without cuts, by which the best columns are chosen: cuts say little of what is in a good allocation.
+        seconds: How long the back end may take over all that survives.
 
     Raises:
         InfeasibleError: No allocation meets every demand.
@@ -65,7 +66,7 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats) -> None:
         search.survivors = int(alive.sum())
         templates = np.unique(columns.template[alive])
         if search.survivors <= (most if ready else wanted) and restricted.admits(templates):
-            solution = solve_part(search, search.small, templates, search.left(), floor)
+            solution = solve_part(search, search.small, templates, min(seconds, search.left()), floor)
             # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
             search.raise_bound(min(math.inf if solution.bound is None else solution.bound, target))
             search.lap("fixing")

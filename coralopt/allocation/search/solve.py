@@ -96,6 +96,8 @@ from coralopt.types import Floats
 
 #: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
 REST = 0.25
+#: Share of the time left that the back end has where there are few columns, before the steps that bound them.
+FEW_COLUMNS = 0.25
 #: Gaps between an allocation and the bound from which the tree comes ahead of looking for better allocations.
 CLOSE = 2.0
 
@@ -205,8 +207,13 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
 
 def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool) -> None:
     """The steps after ``rounding``."""
-    ranking = root.column_bounds
-    if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
+    ranking, few = root.column_bounds, len(search.columns) <= search.limits.direct_columns
+    if few and not math.isinf(search.left()) and not len(search.small.joint) and search.open():
+        close_gap(search, root, ranking, FEW_COLUMNS * search.left())
+        if search.left() == 0 or search.solutions[-1].termination.limit is None:
+            return
+        few = False
+    if not few and not len(search.small.joint):
         if search.small.adds_up and not search.done():
             without_cuts = raise_bound(search, root, known)
             too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
@@ -217,7 +224,7 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             _choose(search, without_cuts, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
             search_neighbourhoods(search, root.reduced_costs)
-    elif len(search.columns) > search.limits.direct_columns and not search.done():
+    elif not few and not search.done():
         if not search.small.joint.divided:
             search_neighbourhoods(search, root.reduced_costs, search.limits.share_first)
         branch_on_node_counts(search, root)
