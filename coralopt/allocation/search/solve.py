@@ -96,8 +96,8 @@ from coralopt.types import Floats
 
 #: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
 REST = 0.25
-#: Share of the time left that the back end has where there are few columns, before the steps that bound them.
-FEW_COLUMNS = 0.25
+#: Share of the time left that the back end has over few columns, before other steps.
+AT_ONCE = 0.5
 #: Gaps between an allocation and the bound from which the tree comes ahead of looking for better allocations.
 CLOSE = 2.0
 
@@ -208,8 +208,8 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
 def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool) -> None:
     """The steps after ``rounding``."""
     ranking, few = root.column_bounds, len(search.columns) <= search.limits.direct_columns
-    if few and not math.isinf(search.left()) and not len(search.small.joint) and search.open():
-        close_gap(search, root, ranking, FEW_COLUMNS * search.left())
+    if few and not len(search.small.joint) and not math.isinf(search.left()) and search.open():
+        close_gap(search, root, ranking, AT_ONCE * search.left())
         if search.left() == 0 or search.solutions[-1].termination.limit is None:
             return
         few = False
@@ -287,6 +287,9 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
             search_neighbourhoods(search, root.column_bounds)
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
+    if spared and limits.direct_columns < search.columns_left(root) <= limits.spared_columns and not search.done():
+        # Too many coverings are as light as those of an allocation; the back end may know better.
+        close_gap(search, root, loose.root.column_bounds, AT_ONCE * search.left())
     if count < limits.many_instances and not search.done():
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _settle_most(search, values, min(1, rests))
