@@ -93,7 +93,13 @@ def test_ctrl_c_in_a_leaf_ends_the_tree(seed: int, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("coralopt.allocation.search.branching.best_choice", interrupted)
     limits = SearchLimits(
-        direct_columns=0, cut_rounds=0, first_coverings=0, most_coverings=0, leaf_coverings=2, first_rise=0.5
+        direct_columns=0,
+        compact_columns=0,
+        cut_rounds=0,
+        first_coverings=0,
+        most_coverings=0,
+        leaf_coverings=2,
+        first_rise=0.5,
     )
     search = AllocationSearchOptions(limits=limits)
     result = solve_allocation(allocation_instance(seed), options=EXACT, search=search)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -21,10 +22,16 @@ from coralopt.allocation import (
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search import solve as solve_module
+from coralopt.allocation.search.choice import Choice
+from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.coverings import choose_near_coverings
+from coralopt.allocation.search.decomposition import raise_bound
 from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.rounding import rounded
+from coralopt.allocation.search.solve import _root_bound
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
-from coralopt.solving import SolveOptions, solve
+from coralopt.solving import SolveOptions, get_backend, solve
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 from coralopt.testing.synthetic import synthetic_problem
 
@@ -95,6 +102,54 @@ def test_neighbourhoods_follow_rests() -> None:
         steps = list(result.seconds)
         assert (steps.index("neighbourhood") < steps.index("annealing")) == (many == 0)
         assert problem.check(result.allocation).objective == result.cost_usd_h >= result.bound_usd_h
+
+
+@given(cost=st.floats(1e-3, 1e9), gap=st.sampled_from((0.0, 1e-12, 1e-9, 1e-4, 1e-3, 0.1, 1.0)) | st.floats(0, 1))
+def test_what_is_worth_proving_is_good_enough(cost: float, gap: float) -> None:
+    """Whatever rounding does to cost (1 - gap)."""
+    options = SolveOptions(rel_gap=gap, abs_gap=0.0)
+    search = SearchContext(
+        synthetic_problem(1, 1, 2), get_backend("highs"), AllocationSearchOptions(), options, math.inf
+    )
+    search.cost = cost
+    assert search.worth_proving() <= cost
+    assert search.good_enough(cost, search.worth_proving())
+
+
+def test_a_slack_up_to_what_is_worth_proving_ends_the_search() -> None:
+    """Where coverings hold nothing better, whatever rounding does to bound + (cost (1 - gap) - bound)."""
+    problem = synthetic_problem(max_nodes=2, phases=3, configurations=5, regions=2, supply="scarce", nodes=20)
+    backend, every_step = get_backend("highs"), AllocationSearchOptions(limits=SearchLimits(direct_columns=0))
+    search = SearchContext(problem, backend, every_step, SolveOptions(rel_gap=1e-3), math.inf)
+    search.reduce(None)
+    search.columns = Columns.of(search.small)
+    root = raise_bound(search, _root_bound(search), None).root
+    least, rng = search.bound, np.random.default_rng(0)
+
+    def nothing(*_: object) -> Choice:
+        return Choice(None, math.inf)
+
+    for share in rng.uniform(1.001, 1.003, 200).tolist():
+        search.bound, search.cost, search.allocation = least, least * share, Allocation.of({})
+        choose_near_coverings(search, root, 10**6, nothing)
+        assert search.done(), search.cost
+
+
+@pytest.mark.parametrize("step", ["AT_ONCE", "FAR"])
+def test_columns_that_the_back_end_is_tried_on_go_through_the_other_steps(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where few columns have no time at first, and where all are tried before the trees, the optimum stays."""
+    problem = synthetic_problem(max_nodes=2, phases=3, configurations=5, regions=2, supply="scarce", nodes=20)
+    options = SolveOptions(rel_gap=1e-4, time_limit=60.0)
+    truth = solve_allocation(problem, options=options, search=AllocationSearchOptions(reductions=False))
+    monkeypatch.setattr(solve_module, step, {"AT_ONCE": 0.0, "FAR": -1.0}[step])
+    few = SearchLimits(direct_columns=10**6) if step == "AT_ONCE" else SearchLimits(direct_columns=0, annealings=0)
+    result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=few))
+    assert result.cost_usd_h == pytest.approx(truth.cost_usd_h, rel=1e-4)
+    assert result.bound_usd_h <= truth.cost_usd_h * (1 + 1e-9)
+    assert result.gap <= 1e-4 * (1 + 1e-9)
+    assert "decomposition" in result.seconds
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,11 +2,11 @@
 
 Where supply is scarce the Lagrangian bound stays below the optimum, since its master programme splits scarce nodes
 between phases in fractions. So the tree branches on just that: phase m uses at most k nodes of a configuration in a
-region, or at least k + 1; of several such pairs it takes the one whose master programmes cost most. Each node of the tree solves its own decomposition (module ``decomposition``),
-a limit being one more row whose price only that phase pays, and drops the columns that have become too dear. A node ends
-when its bound reaches the target, or when its near coverings (module ``coverings``) are few enough to
-hand over to the back end at once. The node of least bound is next, so the least bound of the open nodes is a bound on
-the whole.
+region, or at least k + 1; of several such pairs it takes the one whose master programmes cost most. Each node of the
+tree solves its own decomposition (module ``decomposition``), a limit being one more row whose price only that phase
+pays, and drops the columns that have become too dear. A node ends when its bound reaches the target, or when its near
+coverings (module ``coverings``) are few enough to hand over to the back end at once. The node of least bound is next,
+so the least bound of the open nodes is a bound on the whole.
 
 Limits lose nothing: an optimal allocation whose coverings have no superfluous instance satisfies the limits of one
 child or the other, and whatever replaces one of its coverings within a tree node satisfies the limits as well.

@@ -25,7 +25,7 @@ class SearchLimits:
         most_near: Those kept at most where the least cost is known well enough for a wider look.
         direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand; also
             where bounds leave no more.
-        spared_columns: The same where an instance may be lost, for a part of the time, after the first choice among coverings.
+        compact_columns: So few go there for a part of the time, after annealing, where the gap is still far from closed.
         share: Share of the time left that a step may take when it does not prove anything.
         share_first: Share of that which neighbourhoods may take before the tree over node counts.
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.
@@ -57,7 +57,7 @@ class SearchLimits:
     near_templates: int = 30_000
     most_near: int = 250_000
     direct_columns: int = 300
-    spared_columns: int = 1_000
+    compact_columns: int = 3_000
     share: float = 0.5
     share_first: float = 0.5
     near_bound: float = 0.01

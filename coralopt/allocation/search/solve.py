@@ -97,7 +97,9 @@ from coralopt.types import Floats
 #: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
 REST = 0.25
 #: Share of the time left that the back end has over few columns, before other steps.
-AT_ONCE = 0.5
+AT_ONCE = 2 / 3
+#: Gap from which on the back end is tried over a few thousand columns, too, ahead of trees over nodes and coverings.
+FAR = 0.01
 #: Gaps between an allocation and the bound from which the tree comes ahead of looking for better allocations.
 CLOSE = 2.0
 
@@ -287,14 +289,18 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
             search_neighbourhoods(search, root.column_bounds)
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
-    if spared and limits.direct_columns < search.columns_left(root) <= limits.spared_columns and not search.done():
-        # Too many coverings are as light as those of an allocation; the back end may know better.
-        close_gap(search, root, loose.root.column_bounds, AT_ONCE * search.left())
     if count < limits.many_instances and not search.done():
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _settle_most(search, values, min(1, rests))
     if count < limits.most_instances:
         _anneal(search, loose)
+    if (
+        not search.done()
+        and limits.direct_columns < search.columns_left(root) <= limits.compact_columns
+        and search.bound < search.cost * (1 - FAR)
+    ):
+        # Coverings between these are too many to be listed, whatever is branched on.
+        close_gap(search, root, loose.root.column_bounds, AT_ONCE * search.left())
     # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
     for step in (_choose_near, branch) if spared else (branch, _choose_near):
         if listed and search.open():
