@@ -20,6 +20,7 @@ from coralopt.allocation import (
     SearchLimits,
     SideConstraint,
     reduce_problem,
+    solve_allocation,
 )
 from coralopt.allocation.bounds import fitting
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, side_adds
@@ -28,7 +29,7 @@ from coralopt.allocation.bounds.fitting import Effort, FittingPricing, FittingSe
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.own_prices import OwnItems, OwnPrices
 from coralopt.allocation.bounds.parts import PartPrices, PartRange, RegionParts
-from coralopt.allocation.bounds.pricing import Multipliers
+from coralopt.allocation.bounds.pricing import Covering, Multipliers
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
 from coralopt.allocation.search.context import SearchContext
@@ -46,6 +47,8 @@ EVERY_STEP = AllocationSearchOptions(limits=SearchLimits(direct_columns=0))
 WITHOUT_END = ChoiceLimits(np.inf, 0.0, 10**6, np.inf)
 #: What the bound at prices knows whole, and rows of what coverings add up to.
 LISTED = ("supply", "budget", "region", "model", "replicas", "spare", "starts", "ban", "quota", "instances", "loads")
+#: The same where coverings are parts of regions.
+PARTS = tuple(kind for kind in LISTED if kind not in ("replicas", "spare"))
 
 
 @pytest.fixture(autouse=True)
@@ -257,21 +260,45 @@ def test_own_prices_bound_what_fits(problem: AllocationProblem, seed: int) -> No
         assert after.worth >= 0
 
 
+def random_coverings(
+    problem: AllocationProblem, columns: Columns, rng: np.random.Generator, many: int
+) -> tuple[Covering, ...]:
+    """Some of every phase, of one to three columns; what they serve may be too little, or what they use too much."""
+    coverings, cells = [], problem.price.size
+    adds = side_adds(problem, columns, np.arange(len(columns)))
+    for phase in np.unique(columns.phase).tolist():
+        mine = np.flatnonzero(columns.phase == phase)
+        for _ in range(many):
+            some = np.sort(rng.choice(mine, min(len(mine), int(rng.integers(1, 4))), replace=False))
+            counts = rng.integers(1, 3, len(some))
+            use = np.zeros(cells + adds.shape[1])
+            for k, count in zip(some.tolist(), counts.tolist(), strict=True):
+                nodes = np.zeros(problem.price.shape)
+                nodes[columns.region[k]] = problem.usage[columns.template[k]]
+                use += count * np.concatenate([nodes.ravel(), adds[k]])
+            members = tuple(zip(some.tolist(), counts.tolist(), strict=True))
+            coverings.append(Covering(phase, members, 0.0, use))
+    return tuple(coverings)
+
+
+@pytest.mark.parametrize("kinds", [LISTED, PARTS])
 @settings(max_examples=150, deadline=None)
 @given(
-    problem=operated_problems(kinds=LISTED),
+    data=st.data(),
     seed=st.integers(0, 10**6),
     cut=st.booleans(),
     last=st.sampled_from((0.03, 20.0)),
+    many=st.sampled_from((0, 2, 20)),
 )
 def test_bounds_of_fitting_coverings_hold_for_every_allocation(
-    problem: AllocationProblem, seed: int, cut: bool, last: float
+    kinds: tuple[str, ...], data: st.DataObject, seed: int, cut: bool, last: float, many: int
 ) -> None:
     """At any prices, of cuts too: no allocation costs less than the bound, or than that of any of its columns.
 
-    However near the bound columns are that a search looks at: what it leaves out may be what fits.
+    However near the bound columns are that a search looks at: what it leaves out may be what fits. And whatever coverings
+    are known, some of which miss the demand.
     """
-    problem = reduce_problem(problem).problem
+    problem = reduce_problem(data.draw(operated_problems(kinds=kinds))).problem
     if not problem.adds_up or not knows_fitting(problem) or not len(problem.throughput):
         return
     columns, rng = Columns.of(problem), np.random.default_rng(seed)
@@ -281,8 +308,9 @@ def test_bounds_of_fitting_coverings_hold_for_every_allocation(
     prices = rng.uniform(0, 2, problem.price.shape)
     of_rows = rng.uniform(0, 2, len(open_constraints(within))) * rng.integers(0, 2)
     plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_rows)
+    state = MasterState(prices, coverings=random_coverings(within, columns, rng, many), side_prices=of_rows)
     with mock.patch.object(fitting, "LAST", last):
-        root = with_fitting(within, columns, plain, MasterState(prices, side_prices=of_rows))
+        root = with_fitting(within, columns, plain, state)
     assert root.bound >= plain.bound
     place = {(t, r): k for k, (t, r) in enumerate(zip(columns.template.tolist(), columns.region.tolist(), strict=True))}
     for counts in allocations_within(problem):
@@ -297,8 +325,16 @@ def test_bounds_of_fitting_coverings_hold_for_every_allocation(
 
 
 @settings(max_examples=100, deadline=None)
-@given(problem=allocation_problems(), slack=st.sampled_from((0.0, 5.0, 50.0)), seed=st.integers(0, 10**6))
-def test_coverings_near_the_bound_hold_the_optimum(problem: AllocationProblem, slack: float, seed: int) -> None:
+@given(
+    problem=allocation_problems(),
+    slack=st.sampled_from((0.0, 5.0, 50.0)),
+    seed=st.integers(0, 10**6),
+    many=st.sampled_from((0, 2, 20)),
+)
+def test_coverings_near_the_bound_hold_the_optimum(
+    problem: AllocationProblem, slack: float, seed: int, many: int
+) -> None:
+    """Whatever coverings are known, some of which miss the demand or do not fit."""
     problem = with_three_kinds(problem, seed)
     truth, columns = best_by_enumeration(problem), Columns.of(problem)
     if truth is None or not (problem.demand > 0).any():
@@ -307,7 +343,8 @@ def test_coverings_near_the_bound_hold_the_optimum(problem: AllocationProblem, s
     within = replace(problem, side_constraints=tuple(cuts))
     prices, of_cuts = rng.uniform(0, 2, problem.price.shape), rng.uniform(0, 3, len(cuts))
     plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_cuts)
-    root = with_fitting(within, columns, plain, MasterState(prices, side_prices=of_cuts))
+    known = random_coverings(within, columns, rng, many)
+    root = with_fitting(within, columns, plain, MasterState(prices, coverings=known, side_prices=of_cuts))
     assert root.bound <= float(truth) * (1 + 1e-9) + 1e-9
     coverings = all_near(within, columns, root, slack, 100_000)
     assert coverings is not None
@@ -321,10 +358,12 @@ def test_coverings_near_the_bound_hold_the_optimum(problem: AllocationProblem, s
     assert check.objective == pytest.approx(float(truth), abs=1e-6)
 
 
+@pytest.mark.parametrize("kinds", [LISTED, PARTS])
 @settings(max_examples=100, deadline=None)
-@given(problem=operated_problems(kinds=LISTED), seed=st.integers(0, 10**6))
-def test_the_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationProblem, seed: int) -> None:
+@given(data=st.data())
+def test_the_bound_at_the_best_prices_is_below_the_optimum(kinds: tuple[str, ...], data: st.DataObject) -> None:
     """The whole step, after cuts, with everything whose coverings can be listed."""
+    problem = data.draw(operated_problems(kinds=kinds))
     search = SearchContext(problem, get_backend("highs"), EVERY_STEP, EXACT, math.inf)
     search.reduce(None)
     if not (search.small.demand > 0).any() or not search.small.adds_up or not knows_fitting(search.small):
@@ -417,3 +456,68 @@ def test_a_column_far_from_the_bound_may_be_in_the_lightest_covering_that_fits()
     with mock.patch.object(fitting, "LAST", 0.03):
         within = with_fitting(problem, columns, root, MasterState(np.zeros((1, 3))))
     assert within.bound == pytest.approx(4.2, abs=1e-6)
+
+
+def test_a_known_covering_that_misses_the_demand_rules_out_nothing() -> None:
+    """Three of the cheapest are too many, two serve too little: the lightest that fits has a dearer one."""
+    problem = AllocationProblem(
+        usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
+        throughput=np.array([10.0, 10.0]),
+        phase=np.array([0, 0], dtype=np.int32),
+        demand=np.array([30.0]),
+        availability=np.array([[2, 5]]),
+        price=np.array([[1.0, 2.0]]),
+        running=None,
+        penalty=0.0,
+        phase_names=("decode",),
+        region_names=("here",),
+        configuration_names=("cheap", "dear"),
+    )
+    columns, prices = Columns.of(problem), np.zeros((1, 2))
+    cheap = int(np.flatnonzero(columns.template == 0)[0])
+    known = Covering(0, ((cheap, 2),), 2.0, np.array([2.0, 0.0]))
+    plain = lagrangian_bound(problem, columns, prices)
+    assert plain.bound == pytest.approx(3.0)
+    root = with_fitting(problem, columns, plain, MasterState(prices, coverings=(known,)))
+    assert root.bound == pytest.approx(4.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), many=st.sampled_from((0, 2, 20)), cut=st.booleans())
+def test_bounds_hold_where_a_phase_needs_most_of_what_there_is(seed: int, many: int, cut: bool) -> None:
+    """The lightest covering rarely fits; known ones miss the demand, do not fit, or do both; cuts count whole coverings."""
+    rng = np.random.default_rng(seed)
+    regions, kinds, phases = int(rng.integers(1, 3)), int(rng.integers(2, 4)), int(rng.integers(1, 3))
+    templates = int(rng.integers(2, 6)) * phases
+    usage = rng.integers(0, 3, (templates, kinds))
+    usage[usage.sum(axis=1) == 0, 0] = 1
+    phase = np.arange(templates) % phases
+    throughput = np.rint(usage @ rng.uniform(5, 15, kinds) * rng.uniform(0.7, 1.3, templates)) / 4
+    there = rng.integers(1, 5, (regions, kinds))
+    # Of what the nodes would serve at the mean rate.
+    rate = throughput.sum() / usage.sum()
+    problem = AllocationProblem(
+        usage=usage.astype(np.int16),
+        throughput=throughput,
+        phase=phase.astype(np.int32),
+        demand=there.sum() * rate / phases * rng.uniform(0.3, 0.8, phases),
+        availability=there,
+        price=np.rint(rng.uniform(4, 20, (regions, kinds))) / 4,
+        running=None,
+        penalty=0.0,
+        phase_names=tuple(f"phase {p}" for p in range(phases)),
+        region_names=tuple(f"region {r}" for r in range(regions)),
+        configuration_names=tuple(f"kind {c}" for c in range(kinds)),
+    )
+    columns = Columns.of(problem)
+    try:
+        truth = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(reductions=False)).cost_usd_h
+    except InfeasibleError:
+        return
+    sides = tuple(random_cuts(problem, seed)) if cut else ()
+    within = replace(problem, side_constraints=sides)
+    prices, of_cuts = rng.uniform(0, 2, problem.price.shape) * rng.integers(0, 2), rng.uniform(0, 3, len(sides))
+    plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_cuts)
+    known = random_coverings(within, columns, rng, many)
+    root = with_fitting(within, columns, plain, MasterState(prices, coverings=known, side_prices=of_cuts))
+    assert plain.bound <= root.bound <= truth * (1 + 1e-9) + 1e-9

@@ -30,7 +30,7 @@ from coralopt.allocation.search.decomposition import raise_bound
 from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.rounding import rounded
 from coralopt.allocation.search.solve import _root_bound
-from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
+from coralopt.errors import InfeasibleError, NoSolutionError, OptionError, SolverError
 from coralopt.solving import SolveOptions, get_backend, solve
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 from coralopt.testing.synthetic import synthetic_problem
@@ -133,6 +133,22 @@ def test_a_slack_up_to_what_is_worth_proving_ends_the_search() -> None:
         search.bound, search.cost, search.allocation = least, least * share, Allocation.of({})
         choose_near_coverings(search, root, 10**6, nothing)
         assert search.done(), search.cost
+
+
+def test_a_cost_below_what_is_proven_is_an_error() -> None:
+    """Costs are exact: a false bound must not pass for a proof, whichever of both comes first."""
+    problem = synthetic_problem(max_nodes=2, phases=2, configurations=4, regions=1, nodes=10)
+    best = solve_allocation(problem, options=EXACT)
+    words = "was proven to be the least: a bound of coralopt or of back end 'highs' is wrong"
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    search.raise_bound(1.001 * best.cost_usd_h)
+    with pytest.raises(SolverError, match=words):
+        search.offer(best.allocation)
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    assert search.offer(best.allocation)
+    search.raise_bound(best.cost_usd_h * (1 + 1e-9))
+    with pytest.raises(SolverError, match=words):
+        search.raise_bound(1.001 * best.cost_usd_h)
 
 
 @pytest.mark.parametrize("step", ["AT_ONCE", "FAR"])

@@ -94,7 +94,8 @@ class FittingSearch:
         limits: Sequence[NodeLimit] = (),
         effort: Effort = WHOLE,
     ) -> None:
-        self.problem, self.chosen, self.limits, self.effort = problem, chosen, limits, effort
+        self.problem, self.columns, self.chosen = problem, columns, chosen
+        self.limits, self.effort = limits, effort
         #: Phase -> coverings that fit: positions of instances, how many of each, and what the whole adds to the cuts.
         self._known: dict[int, list[tuple[Ints, Ints, Floats]]] = {}
         self.parts = RegionParts(problem, columns, chosen, limits) if RegionParts.known(problem) else None
@@ -177,9 +178,11 @@ class FittingSearch:
         return Fitting(max(least, searched.least), searched.coverings or known.members)
 
     def know(self, covering: Covering) -> None:
-        """Remember a covering that fits: none that is heavier need be looked for."""
+        """Remember a covering that fits: none that is heavier need be looked for, if it serves the demand."""
         columns = np.array([column for column, _ in covering.members], dtype=np.int64)
         counts = np.array([count for _, count in covering.members], dtype=np.int64)
+        if not _serves(self.problem, self.columns, covering):
+            return
         place = np.minimum(np.searchsorted(self.chosen, columns), len(self.chosen) - 1)
         if (self.chosen[place] == columns).all():
             cuts = self.of_cuts.added(covering.use[: self.problem.price.size])
@@ -311,6 +314,12 @@ def _fits(use: Floats, room: Floats) -> bool:
     return bool((use <= room[: len(use)] * (1 + HAIR) + HAIR).all())
 
 
+def _serves(problem: AllocationProblem, columns: Columns, covering: Covering) -> bool:
+    """Whether a covering serves its phase's demand: those made on a rounded grid may miss it."""
+    served = sum(count * float(problem.throughput[columns.template[column]]) for column, count in covering.members)
+    return served >= float(problem.demand[covering.phase])
+
+
 def _ceilings(
     problem: AllocationProblem, lagrangian: LagrangianBound, coverings: Sequence[Covering], state: MasterState
 ) -> Floats:
@@ -339,12 +348,15 @@ def with_fitting(
     if not np.isfinite(lagrangian.bound):
         return lagrangian
     end = np.full(len(problem.demand), LAST * float(lagrangian.whole.sum()))
-    fitting = [item for item in state.coverings if _fits(item.use, available(problem))]
+    room = available(problem)
+    fitting = [item for item in state.coverings if _fits(item.use, room) and _serves(problem, columns, item)]
     if RegionParts.known(problem):
         # What weighs more than a covering that fits need not be looked at; of some phases none is known.
         end = _ceilings(problem, lagrangian, fitting, state) - lagrangian.whole
     over = np.maximum(end * (1 + HAIR), 0.0) + HAIR
     chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + over[columns.phase])
+    # What uses any other column weighs more than this.
+    most = lagrangian.whole + over
     search = FittingSearch(problem, columns, chosen)
     for item in fitting:
         search.know(item)
@@ -354,9 +366,9 @@ def with_fitting(
         # Its prices may be lower ones than these, and those of cuts with them: then cuts count instances one by one.
         side_prices = np.zeros_like(side_prices)
     prices = search.part_prices(near.weight, side_prices)
-    over, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
+    above, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
     for p in np.flatnonzero(problem.demand > 0).tolist():
-        least = search.lightest(p, near, over, prices).least
+        least = min(search.lightest(p, near, above, prices).least, float(most[p]))
         # Nothing fits at all: so much says enough.
         whole[p] = least if np.isfinite(least) else whole[p] + LAST * float(lagrangian.whole.sum())
     gained = (whole - lagrangian.whole) * (1 - 1e-9)

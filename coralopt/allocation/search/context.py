@@ -17,6 +17,7 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, reduce_problem
 from coralopt.allocation.search.options import AllocationSearchOptions, SearchLimits
+from coralopt.errors import SolverError
 from coralopt.solving import (
     Backend,
     Capability,
@@ -28,6 +29,9 @@ from coralopt.solving import (
     get_backend,
 )
 from coralopt.types import Floats, Ints
+
+#: Share by which a cost may be below a bound: what back ends round.
+CONTRADICTION = 1e-6
 
 
 class TooFarError(Exception):
@@ -219,15 +223,34 @@ class SearchContext:
         return int((root.column_bounds <= self.worth_proving()).sum())
 
     def raise_bound(self, bound: float) -> None:
-        """Keep the higher bound; one on the whole problem is at most the cost of the best allocation."""
+        """Keep the higher bound; one on the whole problem is at most the cost of the best allocation.
+
+        Raises:
+            SolverError: That costs less than what is said to be the least.
+        """
+        self._compare(self.cost, bound)
         self.bound = max(self.bound, min(bound, self.cost))
 
     def offer(self, allocation: Allocation) -> bool:
-        """Whether an allocation passes the exact check; the best one is kept."""
+        """Whether an allocation passes the exact check; the best one is kept.
+
+        Raises:
+            SolverError: It costs less than what was proven to be the least.
+        """
         check = self.small.check(allocation)
         if check.feasible and check.objective < self.cost:
+            self._compare(check.objective, self.bound)
             self.allocation, self.cost = allocation, check.objective
         return check.feasible
+
+    def _compare(self, cost: float, bound: float) -> None:
+        """Costs are exact, so where one is below a bound, the bound is wrong; nothing that was proven may be believed."""
+        if cost < min(bound, self.target) * (1 - CONTRADICTION):
+            raise SolverError(
+                f"an allocation of {cost:.6f} USD/h meets every demand, but {bound:.6f} USD/h was proven to be the least: "
+                f"a bound of coralopt or of back end {self.backend.name!r} is wrong; solve with another back end or "
+                "reductions=False, and report the problem"
+            )
 
     def with_gap(self, share: float, time_limit: float) -> SolveOptions:
         """The options with a share of the gap and another time limit; an infinite one is none."""

@@ -49,7 +49,7 @@ class Highest:
 
     def keep(self, search: SearchContext) -> Highest:
         """Raise the bound of the search to it."""
-        search.bound = max(search.bound, self.root.lagrangian.bound)
+        search.raise_bound(self.root.lagrangian.bound)
         search.lagrangian_usd_h = self.root.lagrangian.bound
         return self
 
