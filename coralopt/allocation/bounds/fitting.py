@@ -54,7 +54,7 @@ class Effort:
 
 
 #: For the bound itself, and at the prices that are tried.
-WHOLE, PRICED = Effort(1_000_000, 100_000), Effort(100_000, GRID)
+WHOLE, PRICED = Effort(300_000, 100_000), Effort(40_000, GRID)
 
 
 @dataclass(frozen=True)

@@ -51,13 +51,20 @@ class _Node:
     listed: float = np.inf
 
 
-def branch(search: SearchContext, root: Root) -> None:
-    """A tree below a target, which is raised until an allocation within the gap is found."""
+def branch(search: SearchContext, root: Root, share: float | None = None) -> None:
+    """A tree below a target, which is raised until an allocation within the gap is found.
+
+    Args:
+        search: What is known; better allocations and bounds are kept.
+        root: The bounds over all columns.
+        share: Of the time left that a tree may take; ``None`` is that of any step.
+    """
     lagrangian, rise = root.lagrangian, search.limits.first_rise
     for _ in range(search.limits.doublings):
         if not search.open() or search.left() == 0:
             break
-        tree = _Tree(search, root, lagrangian.bound + rise * abs(lagrangian.bound))
+        seconds = search.share_of_left() if share is None else share * search.left()
+        tree = _Tree(search, root, lagrangian.bound + rise * abs(lagrangian.bound), seconds)
         bound = tree.bound()
         search.raise_bound(bound)
         search.lap("branching")
@@ -73,11 +80,12 @@ class _Tree:
         search: What is known; better allocations are offered to it.
         root: The bounds over all columns.
         guess: Target while no allocation is known that makes a lower one, USD/h.
+        seconds: How long it may take.
     """
 
-    def __init__(self, search: SearchContext, root: Root, guess: float) -> None:
+    def __init__(self, search: SearchContext, root: Root, guess: float, seconds: float) -> None:
         self.search, self.guess = search, guess
-        self.own_deadline = time.perf_counter() + search.share_of_left()
+        self.own_deadline = time.perf_counter() + seconds
         alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
         self.first, self.first_bound = _Node((), alive, search.best), root.lagrangian.bound
 

@@ -148,9 +148,9 @@ def fit_supply(search: SearchContext, highest: Highest) -> Highest:
     if not search.open():
         return highest
     known = _counted(search.within_cuts, search.columns, highest.met)
-    higher = _fitting(search, highest, replace(search.best, coverings=known))
+    higher = _fitting(search, highest, replace(search.best, coverings=known)).keep(search)
     search.lap("fitting")
-    return higher.keep(search)
+    return higher
 
 
 def _violated(search: SearchContext, highest: Highest, whole: bool) -> list[SupplyCut]:

@@ -100,8 +100,11 @@ REST = 0.25
 AT_ONCE = 2 / 3
 #: Gap from which on the back end is tried over a few thousand columns, too, ahead of trees over nodes and coverings.
 FAR = 0.01
-#: Gaps between an allocation and the bound from which the tree comes ahead of looking for better allocations.
-CLOSE = 2.0
+#: From so many instances on, whole coverings say little more than fractions: no cuts count them, no tree comes early.
+FRACTIONS = 200
+#: Gaps between an allocation and the bound from which the tree comes ahead of more neighbourhoods, their share before, and
+#: the share of the time left that the tree has then.
+CLOSE, LOOK, PROOF = 2.0, 0.2, 0.85
 
 
 def solve_allocation(
@@ -236,11 +239,13 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
 
 def _tighten(search: SearchContext, highest: Highest) -> Highest:
     """The steps ``cuts`` and ``fitting``; where coverings are parts of regions, cuts follow that count whole coverings."""
-    fitting = knows_fitting(search.small) and highest.values(search.columns).sum() < search.limits.most_instances
+    count = float(highest.values(search.columns).sum())
+    fitting = knows_fitting(search.small) and count < search.limits.most_instances
     highest = add_cuts(search, highest, whole=False)
-    if fitting:
-        highest = fit_supply(search, highest)
-    return add_cuts(search, highest, whole=True) if fitting and RegionParts.known(search.small) else highest
+    if not fitting:
+        return highest
+    highest = fit_supply(search, highest)
+    return add_cuts(search, highest, whole=True) if count < FRACTIONS and RegionParts.known(search.small) else highest
 
 
 def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
@@ -276,17 +281,17 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if count >= limits.many_instances:
         before = search.cost
         _settle_most(search, values, rests)
-        if (
-            listed
-            and not spared
-            and search.open()
-            and search.bound > search.cost * (1 - CLOSE * search.solve_options.rel_gap)
-        ):
-            # So little is left that the proof is what is missing.
-            branch(search, root)
-        if search.cost < before and search.open():
+        better = search.cost < before
+        close = search.bound > search.cost * (1 - CLOSE * search.solve_options.rel_gap)
+        close &= count < FRACTIONS and listed and not spared
+        if better and search.open():
             # What rests leave above the bound, a few whole phases at a time close sooner than annealing.
-            search_neighbourhoods(search, root.column_bounds)
+            search_neighbourhoods(search, root.column_bounds, LOOK if close else 1.0)
+        if close and search.open():
+            # So little is left that the proof is what is missing.
+            branch(search, root, PROOF)
+            if better and search.open():
+                search_neighbourhoods(search, root.column_bounds)
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
     if count < limits.many_instances and not search.done():
