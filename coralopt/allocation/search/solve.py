@@ -280,7 +280,8 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     listed, spared = count < limits.most_instances, bool(small.spared.any())
     if count >= limits.many_instances:
         before = search.cost
-        _settle_most(search, values, rests)
+        # Master programmes over many instances end before their fractions are good ones.
+        _settle_most(search, values if count < FRACTIONS else loose.values(search.columns), rests)
         better = search.cost < before
         close = search.bound > search.cost * (1 - CLOSE * search.solve_options.rel_gap)
         close &= count < FRACTIONS and listed and not spared
