@@ -37,14 +37,15 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 ``node counts``
     splits it by how many nodes of a kind are in use in a region, where templates serve several model phases.
 ``neighbourhood``
-    looks for a better allocation by large-neighbourhood search, if all that does not end in time; right after ``rest`` and
-    ``branching`` where there are many instances.
+    looks for a better allocation by large-neighbourhood search, if all that does not end in time; right after ``rest`` where
+    there are many instances.
 ``fixing``
     rules out columns: one whose column bound is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
     columns that survive. Any allocation costs at least t, or uses S only; so min(t, bound of the integer programme over
     S) is a lower bound on the whole problem. The closer U is to the root bound, the fewer survive. Where more survive than
     a back end can take, or nothing was found, integer programmes over the columns of least column bound look for an
-    allocation; their own bounds say nothing about the whole problem and are not used.
+    allocation; their own bounds say nothing about the whole problem and are not used. Few columns go to the back end
+    before all other steps, some thousand after ``annealing`` where the gap is far from closed, both for a part of the time.
 ``check``
     holds the answer against the whole problem.
 
