@@ -149,6 +149,10 @@ def test_a_cost_below_what_is_proven_is_an_error() -> None:
     search.raise_bound(best.cost_usd_h * (1 + 1e-9))
     with pytest.raises(SolverError, match=words):
         search.raise_bound(1.001 * best.cost_usd_h)
+    free = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    free.cost = 0.0
+    free.raise_bound(1e-9)
+    assert free.bound == 0.0
 
 
 @pytest.mark.parametrize("step", ["AT_ONCE", "FAR"])

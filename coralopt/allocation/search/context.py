@@ -30,7 +30,7 @@ from coralopt.solving import (
 )
 from coralopt.types import Floats, Ints
 
-#: Share by which a cost may be below a bound: what back ends round.
+#: Share, and USD/h, by which a cost may be below a bound: what back ends round.
 CONTRADICTION = 1e-6
 
 
@@ -245,7 +245,7 @@ class SearchContext:
 
     def _compare(self, cost: float, bound: float) -> None:
         """Costs are exact, so where one is below a bound, the bound is wrong; nothing that was proven may be believed."""
-        if cost < min(bound, self.target) * (1 - CONTRADICTION):
+        if cost < min(bound, self.target) * (1 - CONTRADICTION) - CONTRADICTION:
             raise SolverError(
                 f"an allocation of {cost:.6f} USD/h meets every demand, but {bound:.6f} USD/h was proven to be the least: "
                 f"a bound of coralopt or of back end {self.backend.name!r} is wrong; solve with another back end or "
