@@ -69,7 +69,7 @@ class Answer:
     def contradicts(self, other: Answer) -> bool:
         """Whether a bound of either is above a cost of either."""
         cost, bound = min(self.cost, other.cost), max(self.bound, other.bound)
-        return bound > cost * (1 + ROUNDING) + ROUNDING if math.isfinite(cost) else False
+        return bound > cost * (1 + ROUNDING) + ROUNDING
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"{'seed':>6} {'side constraint':22} {'phases':>6} {'templates':>9} {'regions':>7} {head} {head} of the whole"
     )
-    rows = []
+    rows, wrong_count, open_count = [], 0, 0
     for seed in range(int(first), int(last or first) + 1):
         part = Part.of(base, seed)
         problem = part.problem
@@ -147,17 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures = " ".join(f"{a.cost:11.4f} {a.bound:11.4f} {a.seconds:6.1f}" for a in (ours, whole))
         size = f"{len(problem.demand):6} {len(problem.throughput):9} {len(problem.region_names):7}"
         print(f"{seed:6} {part.side:22} {size} {figures} {'WRONG' if wrong else 'open' if is_open else ''}", flush=True)
-        rows.append(
-            {
-                "seed": seed,
-                "side": part.side,
-                "wrong": wrong,
-                "open": is_open,
-                "ours": asdict(ours),
-                "whole": asdict(whole),
-            }
-        )
-    wrong_count, open_count = sum(row["wrong"] is True for row in rows), sum(row["open"] is True for row in rows)
+        answers = {"ours": asdict(ours), "whole": asdict(whole)}
+        rows.append({"seed": seed, "side": part.side, "wrong": wrong, "open": is_open, **answers})
+        wrong_count, open_count = wrong_count + wrong, open_count + is_open
     print(f"{len(rows)} problems; contradictions: {wrong_count}; not proven to 0.1 % within the limit: {open_count}")
     if settings.json:
         settings.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

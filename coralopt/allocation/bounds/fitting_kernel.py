@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from coralopt.allocation.bounds.kernels import Completions, completed_for
+from coralopt.allocation.bounds.kernels import Completions, completed_for, missing_steps
 from coralopt.types import Bools, Floats, Ints
 
 #: Share of a sum by which a row may be exceeded, and a demand be missed: what rounding does.
@@ -254,9 +254,7 @@ def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> t
             total = max(value, heavier)
             others = max(0, replicas - labels.depth[label] - 1)
             if missing > 0 or others > 0:
-                # Rounded down: what is missing may be a hair less than it seems.
-                steps = int(np.ceil(missing / task.demand * grid * (1 - 1e-9) - 1e-6))
-                total = max(value, heavier + task.least[others, max(0, min(grid, steps))] - step)
+                total = max(value, heavier + task.least[others, missing_steps(missing / task.demand, grid)] - step)
                 if task.spared > 0:
                     short = (task.demand - faster) / task.demand
                     rest = completed_for(task.completions, short, missing / task.demand, large / task.demand)

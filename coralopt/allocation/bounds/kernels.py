@@ -118,6 +118,12 @@ def fill_completions(sizes: Ints, weights: Floats, less: int, alone: Floats, lar
 
 
 @njit(inline="always")
+def missing_steps(missing: float, grid: int) -> int:
+    """Steps of what is missing of a demand, as a share; rounded down, since it may be a hair less than it seems."""
+    return max(0, min(grid, int(np.ceil(missing * grid * (1 - 1e-9) - 1e-6))))
+
+
+@njit(inline="always")
 def completed_for(completions: Completions, missing: float, lacking: float, largest: float) -> float:
     """Least weight of what completes a partial covering; ``largest``, its largest instance, and others are shares of demand.
 
@@ -125,9 +131,7 @@ def completed_for(completions: Completions, missing: float, lacking: float, larg
     larger.
     """
     grid = completions.alone.shape[1] - 1
-    # Rounded down: what is missing may be a hair less than it seems.
-    whole = max(0, min(grid, int(np.ceil(missing * grid * (1 - 1e-9) - 1e-6))))
-    rest = max(0, min(grid, int(np.ceil(lacking * grid * (1 - 1e-9) - 1e-6))))
+    whole, rest = missing_steps(missing, grid), missing_steps(lacking, grid)
     place = np.searchsorted(completions.sizes, _steps(largest, 1.0, grid), side="right")
     return float(min(completions.alone[place, rest], completions.larger[place, whole]))
 
@@ -319,9 +323,7 @@ def extend(
             if spared > 0:
                 missing = max(short, spared + largest - (label_speed[k] + speed[j]))
             others = max(0, replicas - label_count[k] - 1)
-            # Rounded down: what is missing may be a hair less than it seems.
-            steps = int(np.ceil(missing / whole * grid * (1 - 1e-9) - 1e-6))
-            if value + least[others, max(0, min(grid, steps))] - step > limit:
+            if value + least[others, missing_steps(missing / whole, grid)] - step > limit:
                 continue
             rest = (
                 completed_for(completions, short / whole, missing / whole, largest / whole)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from coralopt.allocation.bounds.kernels import missing_steps
 from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
@@ -184,9 +185,7 @@ def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, i
                 break
             rest = 0.0
             if missing > 0:
-                # Rounded down: what is missing may be a hair less than it seems.
-                steps = int(np.ceil(missing / task.demand * grid * (1 - 1e-9) - 1e-6))
-                rest = max(0.0, task.rest[max(0, min(grid, steps))] - step)
+                rest = max(0.0, task.rest[missing_steps(missing / task.demand, grid)] - step)
             if heavier + rest > task.limit:
                 continue
             fits, more = True, 0
@@ -262,10 +261,8 @@ def with_region(
                 break
             total = min(demand, before[0][k] + front[0][part])
             missing = demand - total
-            if missing > demand * HAIR:
-                steps = int(np.ceil(missing / demand * grid * (1 - 1e-9) - 1e-6))
-                if whole + max(0.0, rest[max(0, min(grid, steps))] - step) > limit:
-                    continue
+            if missing > demand * HAIR and whole + max(0.0, rest[missing_steps(missing / demand, grid)] - step) > limit:
+                continue
             if count == size:
                 size *= 2
                 speed, weight = np.append(speed, np.empty(count)), np.append(weight, np.empty(count))
