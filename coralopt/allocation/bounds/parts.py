@@ -116,7 +116,12 @@ class RegionParts:
         order = order[self.speed[order] > 0]
         edges = np.arange(len(problem.demand) * len(problem.region_names) + 1)
         self._own: dict[int, OwnPrices] = {}
+        self._regions: dict[tuple[int, int], _RegionInstances] = {}
         self._places = np.split(order, np.searchsorted(group[order], edges)[1:-1])
+
+    def places_in(self, phase: int, region: int) -> Ints:
+        """int64 (n,): positions of the columns of a phase in a region, but for such as serve nothing."""
+        return self._places[phase * len(self.problem.region_names) + region]
 
     @staticmethod
     def known(problem: AllocationProblem) -> bool:
@@ -184,7 +189,7 @@ class RegionParts:
         for r, places in enumerate(mine):
             paid = cover.paid[place : place + len(places)]
             place += len(places)
-            front = self._front((phase, r), (places, paid), prices, within, (cover, slope, limit + cover.worth))
+            front = self._front((phase, r), paid, prices, within, (cover, slope, limit + cover.worth))
             if front is None:
                 return None
             fronts.append(front)
@@ -193,54 +198,42 @@ class RegionParts:
     def _front(
         self,
         place: tuple[int, int],
-        items: tuple[Ints, Floats],
+        paid: Floats,
         prices: PartPrices,
         within: PartRange,
         line: tuple[OwnCover, float, float],
     ) -> _Front | None:
         """The parts of a region that none that serves as much undercuts; ``None`` where there are too many parts."""
+        # Imported here: compiled code is dear to load and most commands never need it.
         from coralopt.allocation.bounds.parts_kernel import PartItems, PartTask, parts_within
 
-        (phase, region), (places, paid), (cover, slope, limit) = place, items, line
-        problem, demand, least = self.problem, float(self.problem.demand[phase]), cover.least
-        speed, weight = self.speed[places], prices.weight[places]
+        (phase, region), (cover, slope, limit) = place, line
+        if place not in self._regions:
+            self._regions[place] = _RegionInstances.of(self, phase, region)
+        mine, demand, least = self._regions[place], float(self.problem.demand[phase]), cover.least
+        weight, of_cuts, grid = prices.weight[mine.places], prices.of_cuts[mine.places], len(least) - 1
         # Every instance by itself, as the search does it.
-        steps = grid_steps(speed, demand, len(least) - 1)
-        step = least[-1] / (len(least) - 1)
-        light = np.flatnonzero(weight + paid + least[len(least) - 1 - steps] - step <= limit)
-        order = light[np.argsort((weight + paid - slope * speed)[light], kind="stable")]
-        places, speed, weight, paid = places[order], speed[order], weight[order], paid[order]
-        template, some = self.columns.template[self.chosen[places]], self.chosen[places]
-        usage = problem.usage[template].astype(np.int64)
-        kinds = np.flatnonzero(usage.any(axis=0))
-        kept = np.flatnonzero(self.columns.kept[some])
-        copies = np.zeros((len(some), len(kept)), dtype=np.int64)
-        copies[kept, np.arange(len(kept))] = 1
-        whole = np.concatenate([usage[:, kinds], copies], axis=1)
-        width = max(1, int((whole > 0).sum(axis=1).max(initial=0)))
-        row = np.argsort(whole <= 0, axis=1, kind="stable")[:, :width]
-        amount = np.take_along_axis(whole, row, axis=1)
-        most = problem.availability[region].astype(np.int64).copy()
-        for item in self.limits:
-            r, c = divmod(item.cell, len(most))
-            if item.phase == phase and r == region:
-                most[c] = min(most[c], item.most)
-        room = np.concatenate([most[kinds], self.columns.upper[some[kept]].astype(np.int64)])
-        mark = np.random.default_rng(0).integers(1, 2**40, len(room), dtype=np.int64)
+        rest = least[grid - grid_steps(mine.speed, demand, grid)] - least[grid] / grid
+        light = np.flatnonzero(weight + paid + rest <= limit)
+        order = light[np.argsort((weight + paid - slope * mine.speed)[light], kind="stable")]
         cuts = [item for item in prices.cuts if item[0].regions == (region,) and item[1] > 0]
-        weights = np.zeros((len(cuts), problem.price.shape[1] + len(kept)), dtype=np.int64)
-        for k, (cut, _) in enumerate(cuts):
-            weights[k, list(cut.configurations or ())] = cut.gpus
-        of_cuts = prices.of_cuts[places]
-        parts = PartItems(weight - of_cuts, of_cuts, paid, speed, np.where(amount > 0, row, -1), amount, whole @ mark)
+        parts = PartItems(
+            (weight - of_cuts)[order],
+            of_cuts[order],
+            paid[order],
+            mine.speed[order],
+            mine.row[order],
+            mine.amount[order],
+            mine.mark[order],
+        )
         task = PartTask(
             demand=demand,
-            room=room,
-            mark=mark,
+            room=mine.room,
+            mark=mine.mark_of_row,
             rest=least,
             slope=slope,
             limit=limit,
-            weights=np.ascontiguousarray(weights[:, [*kinds, *range(problem.price.shape[1], weights.shape[1])]]),
+            weights=mine.weights_of([cut for cut, _ in cuts]),
             divisor=np.array([cut.divisor for cut, _ in cuts], dtype=np.int64),
             remainder=np.array([cut.remainder for cut, _ in cuts], dtype=np.int64),
             price=np.array([price for _, price in cuts], dtype=np.float64),
@@ -252,7 +245,64 @@ class RegionParts:
         part = np.flatnonzero(is_part[:count])
         part = part[np.lexsort((labels.whole[part], -labels.speed[part]))]
         part = part[_undominated(labels.whole[part])][::-1]
-        return _Front(labels.parent, labels.item, places, part, labels.speed[part], labels.whole[part])
+        return _Front(labels.parent, labels.item, mine.places[order], part, labels.speed[part], labels.whole[part])
+
+
+@dataclass(frozen=True, eq=False)
+class _RegionInstances:
+    """What no price changes about the instances of one model phase in one region. Rows are nodes, then running instances.
+
+    Attributes:
+        places: int64 (n,), their positions among the columns that take part.
+        speed: float64 (n,), tokens/s.
+        row: int64 (n, w), rows that an instance uses, then -1.
+        amount: int64 (n, w), how much of each.
+        mark: int64 (n,), sums of ``mark_of_row``.
+        kinds: int64 (k,), configurations of the first rows.
+        room: int64 (m,), how much there is of every row.
+        mark_of_row: int64 (m,), random numbers.
+    """
+
+    places: Ints
+    speed: Floats
+    row: Ints
+    amount: Ints
+    mark: Ints
+    kinds: Ints
+    room: Ints
+    mark_of_row: Ints
+
+    @staticmethod
+    def of(parts: RegionParts, phase: int, region: int) -> _RegionInstances:
+        """Those of the columns that take part."""
+        problem, columns = parts.problem, parts.columns
+        places = parts.places_in(phase, region)
+        some = parts.chosen[places]
+        usage = problem.usage[columns.template[some]].astype(np.int64)
+        kinds, kept = np.flatnonzero(usage.any(axis=0)), np.flatnonzero(columns.kept[some])
+        copies = np.zeros((len(some), len(kept)), dtype=np.int64)
+        copies[kept, np.arange(len(kept))] = 1
+        whole = np.concatenate([usage[:, kinds], copies], axis=1)
+        width = max(1, int((whole > 0).sum(axis=1).max(initial=0)))
+        row = np.argsort(whole <= 0, axis=1, kind="stable")[:, :width]
+        amount = np.take_along_axis(whole, row, axis=1)
+        most = problem.availability[region].astype(np.int64).copy()
+        for item in parts.limits:
+            r, c = divmod(item.cell, len(most))
+            if item.phase == phase and r == region:
+                most[c] = min(most[c], item.most)
+        room = np.concatenate([most[kinds], columns.upper[some[kept]].astype(np.int64)])
+        mark = np.random.default_rng(0).integers(1, 2**40, len(room), dtype=np.int64)
+        row = np.where(amount > 0, row, -1)
+        return _RegionInstances(places, parts.speed[places], row, amount, whole @ mark, kinds, room, mark)
+
+    def weights_of(self, cuts: Sequence[SupplyCut]) -> Ints:
+        """int64 (K, m): what a unit of every row adds to the sum of each cut."""
+        weights = np.zeros((len(cuts), len(self.room)), dtype=np.int64)
+        for k, cut in enumerate(cuts):
+            gpus = dict(zip(cut.configurations or (), cut.gpus, strict=True))
+            weights[k, : len(self.kinds)] = [gpus.get(c, 0) for c in self.kinds.tolist()]
+        return weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -391,7 +391,7 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         # Half of the gap is the rest's.
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
         # Without any allocation, most other steps have nothing to begin with.
-        limit = search.share_of_left() * REST ** (1 + spare) * (2 if search.allocation is None else 1)
+        limit = search.share_of_left() * REST ** (spare + (search.allocation is not None))
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
         inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):
