@@ -76,7 +76,7 @@ SUITE = (
     *(("scarce", 5.0, seed) for seed in range(7)),
     *((case, factor, 0) for factor in (10.0, 50.0, 200.0) for case in ("scarce", "ample")),
     ("models", 5.0, 0),
-    ("regions", 5.0, 0),
+    *(("regions", 5.0, seed) for seed in range(3)),
     ("unlimited", 1e6 / 150, 0),
 )
 

@@ -32,6 +32,8 @@ from coralopt.types import Floats, Ints
 
 #: Share, and USD/h, by which a cost may be below a bound: what back ends round.
 CONTRADICTION = 1e-6
+#: How many times as many templates a pass that looks further away keeps.
+WIDER = 4
 
 
 class TooFarError(Exception):
@@ -85,6 +87,7 @@ class SearchContext:
         solutions: What the back end said each time.
         missed: Where the back end's last allocation breaks the problem in exact figures, by less than its tolerances.
         interrupted: Whether Ctrl-C cut the search short.
+        floor: USD/h; no allocation of the whole problem costs less, as the passes before proved.
     """
 
     problem: AllocationProblem
@@ -110,6 +113,7 @@ class SearchContext:
     solutions: list[Solution[Allocation]] = field(default_factory=list)
     missed: tuple[str, ...] = ()
     interrupted: bool = False
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         self._clock = time.perf_counter()
@@ -135,12 +139,24 @@ class SearchContext:
     @property
     def proven(self) -> float:
         """USD/h; no allocation of the whole problem costs less."""
-        return max(min(self.bound, self.target), self.reduced.bound)
+        return max(min(self.bound, self.target), self.reduced.bound, self.floor)
 
     @property
     def settled_prices(self) -> bool:
         """Whether the prices that the whole problem was reduced at are about as good as the best ones found since."""
         return self.reduced.bound >= min(self.bound, self.by_prices) * (1 - 0.2 * self.solve_options.rel_gap)
+
+    @property
+    def too_near(self) -> bool:
+        """Whether the target, and not the prices that it was set at, is what ends the proof."""
+        return self.reduced.bound > 0 and (self.settled_prices or self.by_prices < self.target)
+
+    def further(self) -> SearchLimits:
+        """Limits of a pass that looks further away: at all that may be in an allocation worth finding, if that is known."""
+        margin = 2 * self.limits.near_margin
+        if self.allocation is not None:
+            margin = self.worth_proving() / max(self.reduced.bound, min(self.bound, self.by_prices)) - 1
+        return replace(self.limits, near_margin=margin, near_templates=WIDER * self.limits.near_templates)
 
     @property
     def lp_solver(self) -> Backend:
@@ -153,11 +169,19 @@ class SearchContext:
         return self.best.row_prices()
 
     def again(self, limits: SearchLimits) -> SearchContext:
-        """A pass that knows only the best allocation, within what is left of the time."""
+        """A pass that knows only the best allocation and the bound, within what is left of the time."""
         start = self.options.start if self.allocation is None else self.reduced.restore(self.allocation)
         options = replace(self.options, start=start, limits=limits)
         return SearchContext(
-            self.problem, self.backend, options, self.solve_options, self.deadline, self.seconds, self.looked_at
+            self.problem,
+            self.backend,
+            options,
+            self.solve_options,
+            self.deadline,
+            self.seconds,
+            self.looked_at,
+            solutions=self.solutions,
+            floor=self.proven,
         )
 
     def reduce(self, known: Floats | None) -> None:

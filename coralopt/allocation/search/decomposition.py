@@ -217,7 +217,8 @@ def _highest(search: SearchContext, highest: Highest, state: MasterState) -> Hig
         if lagrangian.bound > best.bound:
             search.best = state
             best = replace(lagrangian, column_bounds=np.maximum(lagrangian.column_bounds, best.column_bounds))
-        if lagrangian.bound >= master.bound - CLOSE * abs(master.bound):
+        # Above the target no bound says more, and the prices are good ones already.
+        if lagrangian.bound >= master.bound - CLOSE * abs(master.bound) or best.bound >= search.target:
             break
     bounds = np.maximum(root.column_bounds, best.column_bounds)
     return replace(highest, root=replace(root, lagrangian=replace(best, column_bounds=bounds), column_bounds=bounds))

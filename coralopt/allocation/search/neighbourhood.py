@@ -5,17 +5,21 @@ supply leave to a small integer programme over the best columns of these phases,
 Where templates serve several phases, phases meet in these, too: there a few instances are taken away, and the columns are
 those that serve no other phases than they did. Rounds grow by one phase, or instance, when nothing improves any more. This
 gives upper bounds only; the proof is not its business.
+
+The step ``repair`` finds a first allocation in the same way, where supply is so scarce that rounding finds none. It begins
+with the whole instances of a fractional allocation. Demand may be missed, at a price that rises round by round for whatever
+still is (a dynamic penalty), and every round re-optimises a phase of which something is missing beside others.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from coralopt.allocation.model.assembler import assemble
+from coralopt.allocation.model.assembler import assemble, shortfall_units
 from coralopt.allocation.search.context import SearchContext
 from coralopt.solving import SolveOptions, solve_matrix
 from coralopt.types import Floats, Ints
@@ -23,11 +27,17 @@ from coralopt.types import Floats, Ints
 #: Columns of least value of every model phase that take part.
 NEAR = 150
 #: Nodes that an integer programme of one round may take: a measure of work that does not depend on the clock.
-NODES, NODES_JOINT = 200, 20
+NODES, NODES_JOINT, NODES_REPAIR = 200, 20, 50
 #: Columns of least value of all phases together, where templates serve several.
 NEAR_JOINT = 1_000
 #: Model phases, or instances of several, re-optimised at a time, at first and at most.
 FIRST_SIZE, MOST_SIZE = 3, 5
+#: Rounds of a repair, model phases re-optimised in one, and its gap as a share of the bound.
+ROUNDS, REPAIR_SIZE, ROUGH = 25, 4, 1e-3
+#: Price of missing a whole demand, in mean costs of a phase: at first, its growth a round, and at most.
+FIRST_PRICE, RISE, MOST_PRICE = 10.0, 1.5, 1e4
+#: Share of a demand that is nothing.
+NOTHING = 1e-9
 
 
 def search_neighbourhoods(search: SearchContext, value: Floats, share: float = 1.0) -> None:
@@ -52,16 +62,48 @@ def search_neighbourhoods(search: SearchContext, value: Floats, share: float = 1
         chosen, fixed = around.drawn(counts, size, rng)
         other = _optimised(search, chosen, fixed, (NODES_JOINT if joint else NODES, deadline))
         idle += 1
-        if other is not None and (other != counts).any():
+        if other is not None and (other.counts != counts).any():
             before = search.cost
             # An answer that lives on the back end's tolerances is no answer.
-            search.offer(columns.allocation(other))
+            search.offer(columns.allocation(other.counts))
             if search.cost < before * (1 - 1e-9):
-                counts, idle = other, 0
+                counts, idle = other.counts, 0
         # A neighbourhood of everything has nothing more to say the second time.
         if idle > 2 * around.most(counts) or size >= around.most(counts):
             size, idle = size + 1, 0
     search.lap("neighbourhood")
+
+
+def repair(search: SearchContext, values: Floats, value: Floats) -> None:
+    """Look for an allocation near a fractional one, if none is known; deterministic unless time is up.
+
+    Args:
+        search: What is known; templates serve one model phase each.
+        values: float64 (N,), instances of every column in fractions.
+        value: float64 (N,), reduced costs or bounds of columns; those of least value take part.
+    """
+    if search.allocation is not None:
+        return
+    deadline, around = time.perf_counter() + search.share_of_left(), _Phases(search, value)
+    rng, phase = np.random.default_rng(search.solve_options.seed), search.small.pools.phase
+    mean, rows = search.bound / len(around.phases), len(shortfall_units(search.small))
+    for _ in range(search.limits.repairs):
+        best, price = (
+            _Round(np.floor(values + 1e-9).astype(np.int64), np.inf, np.ones(rows)),
+            np.full(rows, FIRST_PRICE),
+        )
+        for _ in range(ROUNDS):
+            if time.perf_counter() >= deadline or search.allocation is not None:
+                break
+            lacking = np.intersect1d(phase[best.missing[: len(phase)] > NOTHING], around.phases)
+            chosen, fixed = around.drawn(best.counts, REPAIR_SIZE, rng, lacking)
+            other = _optimised(search, chosen, fixed, (NODES_REPAIR, deadline), mean * price)
+            if other is not None and other.penalised(mean * price) <= best.penalised(mean * price):
+                best = other
+            if (best.missing <= NOTHING).all():
+                search.offer(search.columns.allocation(best.counts))
+            price = np.where(best.missing > NOTHING, np.minimum(RISE * price, MOST_PRICE), price)
+    search.lap("repair")
 
 
 class _Neighbourhoods(Protocol):
@@ -85,8 +127,15 @@ class _Phases:
     def most(self, counts: Ints) -> int:
         return len(self.phases)
 
-    def drawn(self, counts: Ints, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        picked = np.sort(rng.choice(self.phases, min(size, len(self.phases)), replace=False))
+    def drawn(
+        self, counts: Ints, size: int, rng: np.random.Generator, lacking: Ints | None = None
+    ) -> tuple[Ints, Ints]:
+        """One of the phases that lack something, if there are any, and others."""
+        picked = rng.permutation(self.phases)
+        if lacking is not None and len(lacking):
+            first = rng.choice(lacking)
+            picked = np.append(first, picked[picked != first])
+        picked = np.sort(picked[:size])
         served, inside = self.columns.served, np.zeros(len(counts), dtype=np.bool_)
         inside[served.column[np.isin(served.phase, picked)]] = True
         near = (self.near[p] for p in picked)
@@ -115,26 +164,59 @@ class _Instances:
         return np.union1d(near, picked), fixed
 
 
-def _optimised(search: SearchContext, chosen: Ints, fixed: Ints, limits: tuple[int, float]) -> Ints | None:
-    """int64 (N,): counts of all columns after re-optimising the chosen ones beside the fixed ones, within nodes and time."""
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """What a round comes to.
+
+    Attributes:
+        counts: int64 (N,), instances by column.
+        cost: USD/h, but for what is missing.
+        missing: float64 (Q + L,), share that is missing of every pool and every side constraint that asks for "least".
+    """
+
+    counts: Ints
+    cost: float
+    missing: Floats
+
+    def penalised(self, price: Floats) -> float:
+        """USD/h, with what is missing at its price."""
+        return float(self.cost + price @ self.missing)
+
+
+def _optimised(
+    search: SearchContext, chosen: Ints, fixed: Ints, limits: tuple[int, float], price: Floats | None = None
+) -> _Round | None:
+    """All columns after re-optimising the chosen ones beside the fixed ones.
+
+    Args:
+        search: What is known.
+        chosen: int64 (k,), columns.
+        fixed: int64 (N,), instances of the others.
+        limits: Nodes, and the value of ``time.perf_counter()`` to stop at.
+        price: float64 (Q + L,), USD/h for missing the whole of a row; nothing may be missed when ``None``.
+    """
     nodes, deadline = limits
     # What is not re-optimised stays as a constant, so that every row sees it.
     both = np.union1d(chosen, np.flatnonzero(fixed))
-    matrix = assemble(search.small, search.columns, both)
+    matrix = assemble(search.small, search.columns, both, slack=price)
     held = np.flatnonzero(fixed[both] > 0)
     lower, upper = matrix.lower.copy(), matrix.upper.copy()
     lower[held] = upper[held] = fixed[both][held]
     seconds = deadline - time.perf_counter()
     options = SolveOptions(
-        rel_gap=min(1e-4, search.solve_options.rel_gap / 2),
+        rel_gap=min(1e-4, search.solve_options.rel_gap / 2) if price is None else 0.0,
+        abs_gap=search.solve_options.abs_gap if price is None else ROUGH * search.bound,
         node_limit=nodes,
         time_limit=None if np.isinf(seconds) else max(0.0, seconds),
         threads=search.solve_options.threads,
         seed=search.solve_options.seed,
     )
     result = solve_matrix(replace(matrix, lower=lower, upper=upper), search.backend, options)
-    if result.x is None:
+    if result.x is None or result.objective is None:
         return None
     counts = fixed.copy()
     counts[both] = np.rint(result.x[: len(both)]).astype(np.int64)
-    return counts
+    if price is None:
+        return _Round(counts, result.objective, np.zeros(0))
+    missing = np.maximum(0.0, result.x[-len(price) :]) / shortfall_units(search.small)
+    return _Round(counts, result.objective - float(price @ missing), missing)

@@ -45,6 +45,7 @@ class SearchLimits:
         annealings: Rounds of annealing at most, where coverings end nothing.
         rests: How many rests of an allocation are searched where there are many instances, each leaving one instance more
             of every column open; one where there are few.
+        repairs: How often a first allocation is looked for by repair, each time.
         first_columns: Columns of the first integer programme while more survive than can be handed over; each later one
             has twice as many.
         most_columns: Most columns that are handed to a back end at once, more or less: templates come whole.
@@ -76,6 +77,7 @@ class SearchLimits:
     most_instances: int = 600
     annealings: int = 16
     rests: int = 2
+    repairs: int = 1
     first_columns: int = 600
     most_columns: int = 6_000
     most_joint_columns: int = 30_000

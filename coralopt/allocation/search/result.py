@@ -58,7 +58,8 @@ class AllocationResult:
     @property
     def proof(self) -> Proof:
         """What the bound rests on: our own Lagrangian bound where it is the best, else the back end's last word."""
-        return Proof.OWN_BOUND if self.bound_usd_h <= self.lagrangian_usd_h else self.solutions[-1].proof
+        own = self.bound_usd_h <= self.lagrangian_usd_h or not self.solutions
+        return Proof.OWN_BOUND if own else self.solutions[-1].proof
 
 
 def infeasible(search: SearchContext) -> InfeasibleError:

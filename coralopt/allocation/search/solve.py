@@ -17,6 +17,9 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 ``cuts``
     raises L by cutting planes on the supply, which whole allocations satisfy and the decomposition's fractional one does
     not.
+``repair``
+    looks for a first allocation where rounding finds none: demand may be missed at a price, which rises for whatever still
+    is. Once more after ``rest``.
 ``fitting``
     raises L further: every model phase weighs what a covering weighs that fits the supply by itself. ``branching`` knows
     such coverings too. Where coverings are parts of regions, ``cuts`` follows once more and counts whole coverings. Left
@@ -52,7 +55,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 Large libraries, and problems that come with the ``state`` of a similar one, are not reduced step by step. One pass over
 the library at given capacity prices, 0 at first, leaves the templates that an allocation below some target may use
 (:mod:`coralopt.allocation.reductions.prices`); the steps above over these give better prices; and so on until the
-allocation found is within the gap of the target. Only if that does not happen everything is looked at.
+allocation found is within the gap of the target. Where the bound reaches the target at prices that are good, a wider pass
+follows. Only if that does not happen everything is looked at. What a pass proves about the whole problem stays.
 
 The bound returned is the largest of those that hold, and at most the cost of the allocation returned.
 
@@ -80,11 +84,11 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.branching import branch
-from coralopt.allocation.search.context import Root, SearchContext, TooFarError
+from coralopt.allocation.search.context import WIDER, Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
 from coralopt.allocation.search.decomposition import Highest, add_cuts, fit_supply, raise_bound
 from coralopt.allocation.search.fixing import close_gap, solve_full_model
-from coralopt.allocation.search.neighbourhood import search_neighbourhoods
+from coralopt.allocation.search.neighbourhood import repair, search_neighbourhoods
 from coralopt.allocation.search.node_counts import branch_on_node_counts
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
 from coralopt.allocation.search.rest import rest_of
@@ -95,6 +99,8 @@ from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import Backend, SolveOptions, require_backend
 from coralopt.types import Floats
 
+#: Rounds of annealing ahead of a repair, most of which find an allocation if that is easy.
+FIRST_LOOK = 2
 #: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
 REST = 0.25
 #: Share of the time left that the back end has over few columns, before other steps.
@@ -150,23 +156,19 @@ def solve_allocation(
         if prices is None:
             break
         limits = context.limits
+        last = WIDER * limits.near_templates > search.limits.most_near
         try:
-            result = _pass(context, prices, tries < search.limits.most_tries // 2)
+            result = _pass(context, prices, tries < search.limits.most_tries // 2, last)
         except (InfeasibleError, NoSolutionError, TooFarError):
             pass
         else:
             # Looking further away helps only where the target is what the proof stops at.
-            if context.done() or context.bound < context.target or context.left() == 0:
+            if context.done() or context.bound < context.target or context.left() == 0 or (context.too_near and last):
                 return result
-            if context.settled_prices and context.reduced.bound > 0:
-                # What may be in an allocation that is worth finding, if that is not too much.
-                limits = replace(
-                    limits,
-                    near_margin=context.worth_proving() / context.reduced.bound - 1,
-                    near_templates=4 * limits.near_templates,
-                )
-                if limits.near_templates > search.limits.most_near:
-                    return result
+        if context.too_near:
+            if last:
+                break
+            limits = context.further()
         # The prices of that pass are better ones, since they come from all phases together.
         prices, context = context.capacity_prices, context.again(limits)
     return _pass(context)
@@ -181,10 +183,13 @@ def _first_prices(problem: AllocationProblem, search: AllocationSearchOptions) -
     return np.zeros_like(problem.price) if len(problem.throughput) > search.limits.many_templates else None
 
 
-def _pass(search: SearchContext, known: Floats | None = None, early: bool = False) -> AllocationResult:
+def _pass(
+    search: SearchContext, known: Floats | None = None, early: bool = False, last: bool = True
+) -> AllocationResult:
     """The steps of the module docstring, over what is near the known capacity prices if there are any.
 
-    ``early`` passes end where the target is too low to prove anything and the prices can still be better ones.
+    ``early`` passes end where the target is too low to prove anything and the prices can still be better ones; all but the
+    ``last`` where it is, and more can be looked at.
 
     Raises:
         TooFarError: What is near these prices says too little.
@@ -200,7 +205,7 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
     root = _root_bound(search)
     _round(search, root)
     try:
-        _prove(search, root, known, early)
+        _prove(search, root, known, early, last)
     except KeyboardInterrupt:
         if search.allocation is None:
             raise
@@ -211,7 +216,7 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
     return finished(search, len(search.columns))
 
 
-def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool) -> None:
+def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool, last: bool) -> None:
     """The steps after ``rounding``."""
     ranking, few = root.column_bounds, len(search.columns) <= search.limits.direct_columns
     if few and not len(search.small.joint) and not math.isinf(search.left()) and search.open():
@@ -226,6 +231,8 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
             tight = _tighten(search, without_cuts)
+            if search.settled() and not last:
+                return
             root, ranking = tight.root, without_cuts.root.column_bounds
             _choose(search, without_cuts, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
@@ -240,10 +247,18 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
 
 def _tighten(search: SearchContext, highest: Highest) -> Highest:
     """The steps ``cuts`` and ``fitting``; where coverings are parts of regions, cuts follow that count whole coverings."""
-    count = float(highest.values(search.columns).sum())
+    loose, count = highest, float(highest.values(search.columns).sum())
     fitting = knows_fitting(search.small) and count < search.limits.most_instances
     highest = add_cuts(search, highest, whole=False)
-    if not fitting:
+    if search.allocation is None and highest.fits:
+        if fitting:
+            _anneal(search, loose, FIRST_LOOK)
+        repair(search, highest.values(search.columns), highest.root.column_bounds)
+        if not math.isinf(search.target):
+            # Its cost says how far the next pass looks.
+            search_neighbourhoods(search, highest.root.column_bounds, LOOK)
+    # What time is left is better spent on an allocation than on a bound that no cost is held against.
+    if not fitting or (search.allocation is None and not math.isinf(search.left())):
         return highest
     highest = fit_supply(search, highest)
     return add_cuts(search, highest, whole=True) if count < FRACTIONS and RegionParts.known(search.small) else highest
@@ -270,7 +285,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if unmet or small.surviving.any():
         if search.columns_left(root) > (limits.direct_columns if unmet else limits.most_columns):
             # Otherwise ``fixing`` ends it sooner.
-            _anneal(search, loose)
+            _anneal(search, loose, limits.annealings)
             if listable(small) and search.open():
                 choose_near_coverings(search, root, limits.most_coverings, by_tree)
             if search.open():
@@ -283,7 +298,9 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         before = search.cost
         # Master programmes over many instances end before their fractions are good ones.
         _settle_most(search, values if count < FRACTIONS else loose.values(search.columns), rests)
-        better = search.cost < before
+        if search.allocation is None and tight.fits:
+            repair(search, values, root.column_bounds)
+        better = search.cost < before or search.bound < search.cost * (1 - FAR)
         close = search.bound > search.cost * (1 - CLOSE * search.solve_options.rel_gap)
         close &= count < FRACTIONS and listed and not spared
         if better and search.open():
@@ -300,7 +317,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _settle_most(search, values, min(1, rests))
     if count < limits.most_instances:
-        _anneal(search, loose)
+        _anneal(search, loose, limits.annealings)
     if (
         not search.done()
         and limits.direct_columns < search.columns_left(root) <= limits.compact_columns
@@ -319,11 +336,11 @@ def _choose_near(search: SearchContext, root: Root) -> None:
     choose_near_coverings(search, root, search.limits.most_coverings, by_tree)
 
 
-def _anneal(search: SearchContext, loose: Highest) -> None:
+def _anneal(search: SearchContext, loose: Highest, rounds: int) -> None:
     """The step ``annealing``, where every phase has a covering to begin with."""
     annealing = Annealing.of(search, loose.root, loose.met) if search.open() else None
     if annealing is not None:
-        annealing.run(search.limits.annealings)
+        annealing.run(rounds)
 
 
 def _root_bound(search: SearchContext) -> Root:
@@ -390,10 +407,10 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         paid = columns.usd_h(small, counts)
         # Half of the gap is the rest's.
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
-        # Without any allocation, most other steps have nothing to begin with.
-        limit = search.share_of_left() * REST ** (spare + (search.allocation is not None))
+        # Without a good allocation, most other steps have nothing to begin with.
+        limit = search.share_of_left() * REST ** (spare + (search.bound > search.cost * (1 - FAR)))
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
-        inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
+        inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0, repairs=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):
             other = solve_allocation(rest, search.backend, options, inner)
             search.offer(Allocation.sum_of(columns.allocation(counts), other.allocation))

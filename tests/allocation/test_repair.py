@@ -1,0 +1,101 @@
+"""The first allocation where rounding finds none, and what a pass of the search leaves to the next."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from operator_problems import best_operated_by_enumeration, operated_problems
+
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits, solve_allocation
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.decomposition import raise_bound
+from coralopt.allocation.search.neighbourhood import repair
+from coralopt.allocation.search.solve import _root_bound, _round
+from coralopt.errors import InfeasibleError
+from coralopt.solving import SolveOptions, get_backend
+from coralopt.testing.synthetic import synthetic_problem
+
+EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
+
+
+def scarce(shape: tuple[int, int, int, int, int], seed: int) -> AllocationProblem:
+    """A synthetic problem of so many nodes a template, phases, configurations, regions and nodes, less a tenth of these."""
+    max_nodes, phases, configurations, regions, nodes = shape
+    problem = synthetic_problem(max_nodes, phases, configurations, regions, "scarce", nodes, seed)
+    return replace(problem, availability=np.floor(0.9 * problem.availability).astype(np.int64))
+
+
+def begun(problem: AllocationProblem) -> SearchContext:
+    """A search over all columns of what is left of the problem."""
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    search.reduce(None)
+    search.columns = Columns.of(search.small)
+    return search
+
+
+@pytest.mark.parametrize(
+    ("shape", "seed"), [((2, 4, 5, 2, 16), 1), ((3, 4, 5, 2, 12), 2), ((3, 6, 6, 2, 20), 0), ((3, 6, 6, 2, 20), 2)]
+)
+def test_a_repair_finds_an_allocation_where_rounding_finds_none(
+    shape: tuple[int, int, int, int, int], seed: int
+) -> None:
+    problem = scarce(shape, seed)
+    search = begun(problem)
+    root = _root_bound(search)
+    _round(search, root)
+    assert search.allocation is None
+    highest = raise_bound(search, root, None)
+    repair(search, highest.values(search.columns), highest.root.column_bounds)
+    assert search.allocation is not None
+    assert problem.check(search.reduced.restore(search.allocation)).objective == search.cost
+    truth = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(reductions=False)).cost_usd_h
+    assert truth * (1 - 1e-9) <= search.cost <= 1.2 * truth
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=operated_problems())
+def test_a_repair_finds_only_allocations(problem: AllocationProblem) -> None:
+    """With everything that operators ask for: none where there is none, and none below the optimum."""
+    search = begun(problem)
+    if not (search.small.demand > 0).any() or not search.small.adds_up:
+        return
+    try:
+        highest = raise_bound(search, _root_bound(search), None)
+    except InfeasibleError:
+        return
+    repair(search, highest.values(search.columns), highest.root.column_bounds)
+    if search.allocation is None:
+        return
+    truth = best_operated_by_enumeration(problem)
+    assert truth is not None
+    check = problem.check(search.reduced.restore(search.allocation))
+    assert check.feasible
+    assert check.objective == search.cost >= float(truth) * (1 - 1e-9) - 1e-9
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_pass_that_looks_too_near_is_followed_by_one_that_looks_further(seed: int) -> None:
+    """However little the first passes look at: what they prove stays, and the optimum is found."""
+    problem = synthetic_problem(
+        max_nodes=3, phases=4, configurations=5, regions=2, supply="scarce", nodes=20, seed=seed
+    )
+    exact = SolveOptions(rel_gap=1e-3, time_limit=60.0)
+    truth = solve_allocation(problem, options=exact, search=AllocationSearchOptions(reductions=False))
+    for near, most in ((20, 10**6), (20, 100), (10**6, 10**6)):
+        limits = SearchLimits(
+            direct_columns=0, many_templates=0, near_margin=1e-3, near_templates=near, most_near=most, doublings=3
+        )
+        result = solve_allocation(problem, options=exact, search=AllocationSearchOptions(limits=limits))
+        assert result.bound_usd_h <= truth.cost_usd_h * (1 + 1e-9)
+        assert result.cost_usd_h >= truth.bound_usd_h * (1 - 1e-9)
+
+
+def test_the_bound_of_a_pass_stays() -> None:
+    search = begun(synthetic_problem(max_nodes=2, phases=2, configurations=4, regions=1, nodes=10))
+    _root_bound(search)
+    assert 0 < search.proven == search.again(search.limits).proven
