@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,16 @@ from operator_problems import best_operated_by_enumeration, operated_problems
 
 from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits, solve_allocation
 from coralopt.allocation.model.columns import Columns
-from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search import solve as solve_module
+from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.decomposition import raise_bound
 from coralopt.allocation.search.neighbourhood import repair
+from coralopt.allocation.search.result import AllocationResult
 from coralopt.allocation.search.solve import _root_bound, _round
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions, get_backend
 from coralopt.testing.synthetic import synthetic_problem
+from coralopt.types import Floats
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 
@@ -93,6 +97,34 @@ def test_a_pass_that_looks_too_near_is_followed_by_one_that_looks_further(seed: 
         result = solve_allocation(problem, options=exact, search=AllocationSearchOptions(limits=limits))
         assert result.bound_usd_h <= truth.cost_usd_h * (1 + 1e-9)
         assert result.cost_usd_h >= truth.bound_usd_h * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("most", [10, 10**6])
+def test_every_pass_begins_with_bounds_of_its_own(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds up to the target of a pass near known prices must not be told of a pass over everything."""
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=5, regions=2, supply="scarce", nodes=20)
+    truth = solve_allocation(problem, options=SolveOptions(rel_gap=1e-3, time_limit=60.0))
+    begin, prove, bounds = solve_module._pass, solve_module._prove, list[float]()
+
+    def watched(search: SearchContext, *more: Any) -> AllocationResult:
+        bounds.append(search.bound)
+        return begin(search, *more)
+
+    def too_far(search: SearchContext, root: Root, known: Floats | None, *more: Any) -> None:
+        prove(search, root, known, *more)
+        if known is not None:
+            search.by_prices = 0.0
+            raise TooFarError
+
+    monkeypatch.setattr(solve_module, "_pass", watched)
+    monkeypatch.setattr(solve_module, "_prove", too_far)
+    limits = SearchLimits(many_templates=0, most_tries=2, near_templates=10**5, most_near=most)
+    options = SolveOptions(rel_gap=1e-3, time_limit=60.0)
+    search = AllocationSearchOptions(limits=limits, state=truth.state)
+    result = solve_allocation(problem, options=options, search=search)
+    assert len(bounds) == (2 if most == 10 else 3)
+    assert not any(bounds)
+    assert result.bound_usd_h <= truth.cost_usd_h * (1 + 1e-9)
 
 
 def test_the_bound_of_a_pass_stays() -> None:

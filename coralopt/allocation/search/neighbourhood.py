@@ -88,10 +88,8 @@ def repair(search: SearchContext, values: Floats, value: Floats) -> None:
     rng, phase = np.random.default_rng(search.solve_options.seed), search.small.pools.phase
     mean, rows = search.bound / len(around.phases), len(shortfall_units(search.small))
     for _ in range(search.limits.repairs):
-        best, price = (
-            _Round(np.floor(values + 1e-9).astype(np.int64), np.inf, np.ones(rows)),
-            np.full(rows, FIRST_PRICE),
-        )
+        best = _Round(np.floor(values + 1e-9).astype(np.int64), np.inf, np.ones(rows))
+        price = np.full(rows, FIRST_PRICE)
         for _ in range(ROUNDS):
             if time.perf_counter() >= deadline or search.allocation is not None:
                 break
@@ -204,13 +202,15 @@ def _optimised(
     lower[held] = upper[held] = fixed[both][held]
     seconds = deadline - time.perf_counter()
     options = SolveOptions(
-        rel_gap=min(1e-4, search.solve_options.rel_gap / 2) if price is None else 0.0,
-        abs_gap=search.solve_options.abs_gap if price is None else ROUGH * search.bound,
+        rel_gap=min(1e-4, search.solve_options.rel_gap / 2),
         node_limit=nodes,
         time_limit=None if np.isinf(seconds) else max(0.0, seconds),
         threads=search.solve_options.threads,
         seed=search.solve_options.seed,
     )
+    if price is not None:
+        # A share of a penalised cost may be more than all of the cost.
+        options = replace(options, rel_gap=0.0, abs_gap=ROUGH * search.bound)
     result = solve_matrix(replace(matrix, lower=lower, upper=upper), search.backend, options)
     if result.x is None or result.objective is None:
         return None

@@ -155,8 +155,7 @@ def solve_allocation(
     for tries in range(search.limits.most_tries):
         if prices is None:
             break
-        limits = context.limits
-        last = WIDER * limits.near_templates > search.limits.most_near
+        last = WIDER * context.limits.near_templates > search.limits.most_near
         try:
             result = _pass(context, prices, tries < search.limits.most_tries // 2, last)
         except (InfeasibleError, NoSolutionError, TooFarError):
@@ -165,12 +164,10 @@ def solve_allocation(
             # Looking further away helps only where the target is what the proof stops at.
             if context.done() or context.bound < context.target or context.left() == 0 or (context.too_near and last):
                 return result
-        if context.too_near:
-            if last:
-                break
-            limits = context.further()
+        near = context.too_near
         # The prices of that pass are better ones, since they come from all phases together.
-        prices, context = context.capacity_prices, context.again(limits)
+        prices = None if near and last else context.capacity_prices
+        context = context.again(context.further() if near else context.limits)
     return _pass(context)
 
 
