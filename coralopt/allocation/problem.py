@@ -161,8 +161,8 @@ class AllocationProblem(AttachedProblem[Allocation]):
                 k = int(wrong[0])
                 whose = f"template {k}" if name == "throughput" else self.phase_names[k]
                 raise SolverError(f"{name} of {whose} is {values[k]} tokens/s; it must be finite and not negative")
-        if (self.usage < 0).any() or (templates and self.usage.sum(axis=1).min() < 1):
-            t = int(np.argmax((self.usage < 0).any(axis=1) | (self.usage.sum(axis=1) < 1)))
+        if self.usage.min(initial=0) < 0 or not self.usage.any(axis=1).all():
+            t = int(np.argmax((self.usage < 0).any(axis=1) | ~self.usage.any(axis=1)))
             raise SolverError(
                 f"usage of template {t} is {self.usage[t].tolist()}; counts must not be negative, not all 0"
             )

@@ -214,11 +214,11 @@ def _difference(key: str, first: TemplateLibrary, second: TemplateLibrary, names
     for library in (first, second):
         phase = library.by_key.get(key)
         count = 0 if phase is None else len(phase)
-        usage = np.zeros((count, len(names)), dtype=np.int8)
+        usage = np.zeros((count, len(names)), dtype=np.int16)
         if phase is not None:
             usage[:, [names.index(name) for name in library.configurations]] = phase.usage
         throughput = np.zeros(0) if phase is None else phase.throughput
-        codes = np.ascontiguousarray(usage).view(np.dtype((np.void, len(names)))).reshape(-1)
+        codes = np.ascontiguousarray(usage).view(np.dtype((np.void, usage.itemsize * len(names)))).reshape(-1)
         sides.append((codes, throughput))
     (codes_a, a), (codes_b, b) = sides
     common, in_a, in_b = np.intersect1d(codes_a, codes_b, assume_unique=True, return_indices=True)

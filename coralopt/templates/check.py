@@ -109,7 +109,7 @@ def check_library(
     tasks = dict(enumerate(cut_into_tasks(scenario_node_sets(scenario), method)))
     allowed_gap = SolveOptions.from_mapping({"rel_gap": GAP, **method.options}).rel_gap
     tolerance = max(GAP, allowed_gap, float(library.method.get("largest_gap") or 0)) * 2
-    rows = [{row.tobytes(): k for k, row in enumerate(phase.usage)} for phase in library.phases]
+    rows = [{row.tobytes(): k for k, row in enumerate(phase.usage.astype(np.int8))} for phase in library.phases]
     compared, without, largest = 0, 0, 0.0
     violations: list[tuple[int, str]] = []
     left_open: Counter[str] = Counter()
@@ -161,7 +161,10 @@ def derive_task(context: TaskContext, task: Task, told: Callable[[float], None] 
     """Derive the node sets of one task anew, and leave open what the solver cannot settle."""
     if context.method.swept:
         swept = sweep(context, task, told)
-        speeds = {row.tobytes(): float(value) for row, value in zip(swept.usage, swept.throughput, strict=True)}
+        speeds = {
+            row.tobytes(): float(value)
+            for row, value in zip(swept.usage.astype(np.int8), swept.throughput, strict=True)
+        }
         derived = (speeds.get(row.tobytes(), 0.0) for row in task.asked_for)
         return [Derived(speed, speed) for speed in derived]
     return [_settle(context, task.phase, row) for row in task.sets]

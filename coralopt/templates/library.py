@@ -1,4 +1,8 @@
-"""The template library: every serving template of a scenario, in memory and as one Parquet file."""
+"""The template library: every serving template of a scenario, in memory and as one Parquet file.
+
+A row of the file is a template: its model phase, its tokens/s, and the rows of the arrays of :class:`Templates` as bytes,
+little end first. Lists of numbers would take three times as long to read.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +28,12 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 #: Bumped whenever the meaning of a stored column changes; a library of another format is refused.
-FORMAT = "coralopt-templates/1"
+FORMAT = "coralopt-templates/2"
 #: Rows that are read at once.
 BATCH_ROWS = 32_768
+
+
+Number = TypeVar("Number", np.int16, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +41,7 @@ class Templates:
     """Serving templates; row t is one template (paper section 4.2).
 
     Attributes:
-        usage: int8 (T, C), nodes of each configuration, the paper's U_c.
+        usage: int16 (T, C), nodes of each configuration, the paper's U_c.
         throughput: float64 (T,), tokens/s of the throughput-optimal placement, always positive.
         stage_layers: int16 (T, N), layers of each stage in pipeline order, padded with 0.
         node_configuration: int8 (T, N), configuration of each node in pipeline order, padded with -1.
@@ -42,7 +49,7 @@ class Templates:
         examined: Number of node sets examined, including those that cannot serve the model.
     """
 
-    usage: npt.NDArray[np.int8]
+    usage: npt.NDArray[np.int16]
     throughput: Floats
     stage_layers: npt.NDArray[np.int16]
     node_configuration: npt.NDArray[np.int8]
@@ -52,6 +59,14 @@ class Templates:
 
 #: The arrays of :class:`Templates`, in the order of its fields.
 COLUMNS = ("usage", "throughput", "stage_layers", "node_configuration", "node_stage")
+#: Which column of a file each of them is, and its type there.
+STORED: dict[str, tuple[str, np.dtype[Any]]] = {  # whichever type a column has
+    "usage": ("nodes", np.dtype("<i1")),
+    "throughput": ("throughput_tokens_s", np.dtype("<f8")),
+    "stage_layers": ("stage_layers", np.dtype("<i2")),
+    "node_configuration": ("node_configuration", np.dtype("<i1")),
+    "node_stage": ("node_stage", np.dtype("<i1")),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +96,7 @@ class PhaseTemplates(Templates):
 
     def find(self, usage: Sequence[int]) -> int | None:
         """Row of the template with this node set, or ``None``."""
-        rows = np.flatnonzero((self.usage == np.asarray(usage, dtype=np.int8)).all(axis=1))
+        rows = np.flatnonzero((self.usage == np.asarray(usage, dtype=np.int16)).all(axis=1))
         return int(rows[0]) if len(rows) else None
 
 
@@ -119,12 +134,12 @@ class TemplateLibrary(Tabular):
     @cached_property
     def usage(self) -> npt.NDArray[np.int16]:
         """int16 (T, C): ``usage`` of all phases, stacked in order."""
-        return np.concatenate([phase.usage for phase in self.phases], dtype=np.int16)
+        return _stacked([phase.usage for phase in self.phases])
 
     @cached_property
     def throughput(self) -> Floats:
         """float64 (T,): ``throughput`` of all phases, stacked in order."""
-        return np.concatenate([phase.throughput for phase in self.phases])
+        return _stacked([phase.throughput for phase in self.phases])
 
     @cached_property
     def phase(self) -> npt.NDArray[np.int32]:
@@ -138,9 +153,11 @@ class TemplateLibrary(Tabular):
 
     def with_nodes_of(self, allowed: npt.NDArray[np.bool_]) -> TemplateLibrary:
         """The templates that need no other configurations than those allowed, bool (C,)."""
+        from coralopt.templates.row_kernels import rows_without
+
         phases = []
         for phase in self.phases:
-            rows = np.flatnonzero(~phase.usage[:, ~allowed].any(axis=1))
+            rows = rows_without(phase.usage, ~allowed)
             phases.append(replace(phase, **{name: getattr(phase, name)[rows] for name in COLUMNS}))
         return replace(self, phases=tuple(phases))
 
@@ -166,16 +183,15 @@ def save_library(library: TemplateLibrary, path: Path) -> None:
     schema = _schema(library)
     batches = []
     for index, phase in enumerate(library.phases):
-        columns = [
-            pa.DictionaryArray.from_arrays(
-                pa.array(np.full(len(phase), index, dtype=np.int8)), pa.array([item.key for item in library.phases])
-            ),
-            pa.array(phase.throughput),
-            *(
-                pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(matrix).ravel()), matrix.shape[1])
-                for matrix in (phase.usage, phase.stage_layers, phase.node_configuration, phase.node_stage)
-            ),
-        ]
+        phase_number = pa.array(np.full(len(phase), index, dtype=np.int8))
+        columns = [pa.DictionaryArray.from_arrays(phase_number, pa.array([item.key for item in library.phases]))]
+        for name, (column, _) in STORED.items():
+            matrix, kind = _as_stored(phase, name), schema.field(column).type
+            columns.append(
+                pa.array(matrix)
+                if matrix.ndim == 1
+                else pa.Array.from_buffers(kind, len(phase), [None, pa.py_buffer(matrix)])
+            )
         batches.append(pa.record_batch(columns, schema=schema))
     try:
         with replacing(path) as temporary:
@@ -226,18 +242,39 @@ def load_library(path: Path, expected_digest: str | None = None) -> TemplateLibr
         ) from error
 
 
+def _stacked(parts: Sequence[npt.NDArray[Number]]) -> npt.NDArray[Number]:
+    """The arrays in one, the one that they were cut from where it is no more than them: large ones are not copied."""
+    whole = parts[0].base if parts else None
+    if whole is not None and all(part.base is whole for part in parts):
+        ends = np.cumsum([len(part) for part in parts])
+        if ends[-1] == len(whole) and all(
+            len(part) == 0 or part.ctypes.data == whole[end - len(part) :].ctypes.data
+            for part, end in zip(parts, ends.tolist(), strict=True)
+        ):
+            return whole
+    return np.concatenate(parts)
+
+
+def _as_stored(phase: PhaseTemplates, name: str) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(getattr(phase, name), dtype=STORED[name][1])
+
+
 def _schema(library: TemplateLibrary) -> pa.Schema:
     import pyarrow as pa
 
     nodes = max((phase.node_stage.shape[1] for phase in library.phases), default=1)
+    entries = {"usage": len(library.configurations), "throughput": 1}
     return pa.schema(
         [
             ("model_phase", pa.dictionary(pa.int8(), pa.string())),
-            ("throughput_tokens_s", pa.float64()),
-            ("nodes", pa.list_(pa.int8(), len(library.configurations))),
-            ("stage_layers", pa.list_(pa.int16(), nodes)),
-            ("node_configuration", pa.list_(pa.int8(), nodes)),
-            ("node_stage", pa.list_(pa.int8(), nodes)),
+            *(
+                pa.field(
+                    column,
+                    pa.float64() if name == "throughput" else pa.binary(dtype.itemsize * entries.get(name, nodes)),
+                    nullable=False,
+                )
+                for name, (column, dtype) in STORED.items()
+            ),
         ],
         metadata={
             "coralopt.format": FORMAT,
@@ -256,53 +293,44 @@ def _schema(library: TemplateLibrary) -> pa.Schema:
 
 def content_digest(library: TemplateLibrary) -> str:
     """SHA-256 hex of the stored arrays: two libraries with the same one hold the same templates."""
-    digest = hashlib.sha256()
+    columns = {name: hashlib.sha256() for name in STORED}
     for phase in library.phases:
-        digest.update(phase.key.encode())
-        for name in COLUMNS:
-            digest.update(np.ascontiguousarray(getattr(phase, name)).ravel().data)
-    return digest.hexdigest()
+        for name, digest in columns.items():
+            digest.update(_as_stored(phase, name).data)
+    return _digest_of(columns, {phase.key: len(phase) for phase in library.phases})
+
+
+def _digest_of(columns: Mapping[str, hashlib._Hash], rows: Mapping[str, int]) -> str:
+    parts = {name: digest.hexdigest() for name, digest in columns.items()}
+    return hashlib.sha256(json.dumps([rows, parts]).encode()).hexdigest()
 
 
 def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLibrary:
-    """In pieces: a whole table takes ten times the memory of the arrays, and twice the time."""
+    """In pieces, which are checked as they come: a whole table takes ten times the memory of the arrays."""
     rows, schema = file.metadata.num_rows, file.schema_arrow
-    types = {
-        "nodes": np.int8,
-        "throughput_tokens_s": np.float64,
-        "stage_layers": np.int16,
-        "node_configuration": np.int8,
-        "node_stage": np.int8,
-    }
     columns: dict[str, npt.NDArray[Any]] = {}
-    for name, dtype in types.items():
-        width = getattr(schema.field(name).type, "list_size", None)
-        columns[name] = np.empty(rows if width is None else (rows, width), dtype=dtype)
+    for name, (column, dtype) in STORED.items():
+        width = schema.field(column).type.byte_width // dtype.itemsize
+        shape = rows if name == "throughput" else (rows, width)
+        columns[name] = np.empty(shape, dtype=np.int16 if name == "usage" else dtype)
+    digests = {name: hashlib.sha256() for name in STORED}
     start = 0
-    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(types)):
-        for name, kept in columns.items():
-            column, end = batch.column(name), start + len(batch)
-            if kept.ndim == 1:
-                kept[start:end] = np.asarray(column)
-            else:
-                # As ``flatten`` has it, which first loads all functions of pyarrow.
-                values = np.asarray(column.values).reshape(-1, kept.shape[1])
-                kept[start:end] = values[column.offset : column.offset + len(batch)]
-        start += len(batch)
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[column for column, _ in STORED.values()]):
+        end = start + len(batch)
+        for name, (column, dtype) in STORED.items():
+            kept, stored = columns[name], batch.column(column)
+            if stored.null_count:
+                raise ValueError(f"column {column} has empty places")
+            values = np.frombuffer(stored.buffers()[1], dtype=dtype).reshape(-1, *kept.shape[1:])
+            values = values[stored.offset : stored.offset + len(batch)]
+            digests[name].update(values.data)
+            kept[start:end] = values
+        start = end
     phases, start = [], 0
     for entry in json.loads(metadata["coralopt.phases"]):
         part = slice(start, start + int(entry["templates"]))
-        phases.append(
-            PhaseTemplates(
-                key=entry["key"],
-                usage=columns["nodes"][part],
-                throughput=columns["throughput_tokens_s"][part],
-                stage_layers=columns["stage_layers"][part],
-                node_configuration=columns["node_configuration"][part],
-                node_stage=columns["node_stage"][part],
-                examined=int(entry["examined"]),
-            )
-        )
+        parts = {name: array[part] for name, array in columns.items()}
+        phases.append(PhaseTemplates(key=entry["key"], **parts, examined=int(entry["examined"])))
         start = part.stop
     library = TemplateLibrary(
         digest=metadata["coralopt.digest"],
@@ -312,6 +340,7 @@ def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLib
         document=json.loads(metadata.get("coralopt.document", "{}")),
         method=json.loads(metadata.get("coralopt.method", "{}")),
     )
-    if start != rows or content_digest(library) != metadata["coralopt.content"]:
+    content = _digest_of(digests, {phase.key: len(phase) for phase in phases})
+    if start != rows or content != metadata["coralopt.content"]:
         raise ValueError("its content does not match its own digest")
     return library

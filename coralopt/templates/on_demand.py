@@ -98,7 +98,7 @@ class NodeSetFamily:
             nodes[t, : many.sum()], stages[t, : many.sum()] = np.repeat(kind, many), np.repeat(stage, many)
         return PhaseTemplates(
             key=key,
-            usage=np.array(list(self._large), dtype=np.int8).reshape(-1, len(self._memory)),
+            usage=np.array(list(self._large), dtype=np.int16).reshape(-1, len(self._memory)),
             throughput=np.array([pipeline.tokens_s(self._values) for pipeline in self._large.values()]),
             stage_layers=layers,
             node_configuration=nodes.astype(np.int8),

@@ -139,7 +139,7 @@ def sweep(context: TaskContext, task: Task, told: Callable[[float], None] | None
         return np.pad(matrix[rows, : context.max_nodes], ((0, 0), (0, missing)), constant_values=fill)
 
     return TaskResult(
-        usage=np.ascontiguousarray(task.sets[rows]),
+        usage=task.sets[rows].astype(np.int16),
         throughput=swept.throughput[rows],
         stage_layers=padded(swept.stage_layers, 0),
         node_configuration=padded(swept.node_configuration, -1).astype(np.int8),
@@ -175,7 +175,7 @@ def _one_by_one(context: TaskContext, task: Task) -> TaskResult:
                 stage[t, node : node + count] = position
                 node += count
     return TaskResult(
-        usage=np.array([row for row, _ in solutions], dtype=np.int8).reshape(-1, len(context.configurations)),
+        usage=np.array([row for row, _ in solutions], dtype=np.int16).reshape(-1, len(context.configurations)),
         throughput=np.array([solution.objective for _, solution in solutions], dtype=np.float64),
         stage_layers=stage_layers,
         node_configuration=configuration,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,13 @@ Cells = tuple[Floats, npt.NDArray[np.int32], Floats]
 
 def batch_grid(most: int) -> Floats:
     """Batches tried: every whole number to 64, then in steps of about 5 %, to ``most``."""
-    small = np.arange(1, min(most, 64) + 1)
-    large = np.unique(np.rint(64 * 1.05 ** np.arange(1, 80)).astype(np.int64))
-    return np.concatenate([small, large[(large > 64) & (large <= most)]]).astype(np.float64)
+    grid = _whole_grid()
+    return grid[: int(np.searchsorted(grid, most, side="right"))].copy()
+
+
+@cache
+def _whole_grid() -> Floats:
+    return np.unique(np.concatenate([np.arange(1.0, 65.0), np.rint(64 * 1.05 ** np.arange(1, 80))]))
 
 
 def prompt_passes(prompt_tokens: float, sequences: Floats, step_tokens: int) -> Floats:
@@ -81,6 +86,8 @@ def node_throughput(
     Returns:
         float64 (S, 3, L + 1) tokens/s, int32 (S, 3, L + 1) batch, float64 (S, 3, L + 1) ms.
     """
+    from coralopt.throughput.kernels import choose_batches
+
     model = phase.model
     work = step_work(phase, configuration, times, batch_grid(1 if smallest else most_at_once(phase, times)))
     layers = np.arange(model.layers + 1, dtype=np.float64)
@@ -90,6 +97,7 @@ def node_throughput(
     per_sequence = cache_bytes(model, configuration, work.occupancy.held)
     link_gb_s = min(configuration.network_gb_s, receiver_gb_s)
     scale = budget_units[1] / budget_units[0]
+    share = BATCH_SHARE if phase.phase == "prefill" and phase.attainment is not None else 1.0
     # Every GPU has its part of the KV cache; copies are made where it arrives.
     arriving_ms = transfer_tokens(phase) * model.kv_token_bytes / (configuration.network_gb_s * 1e6)
     # The largest micro-batch is the tail of the sequences at work; throughput is made by their mean.
@@ -109,37 +117,25 @@ def node_throughput(
         batches = int(np.flatnonzero(needed <= resident[1:].max()).max(initial=-1)) + 1
         if not most_layers or not batches:
             continue
-        held, holds = layers[: most_layers + 1, None], resident[: most_layers + 1, None]
+        held = layers[: most_layers + 1, None]
         stage = _Stage(phase, configuration, link_gb_s, role, counts.start == 1, held, batches)
         # Little's law: at most `resident` are there, each for up to the whole SLO.
-        most = 1e3 * np.maximum(holds, 0.0) * work.tokens_each / max(work.slo_ms, 1e-12)
-        budget_ms, every = work.slo_ms - arriving_ms * held, np.arange(most_layers + 1)
+        most = 1e3 * np.maximum(resident[: most_layers + 1], 0.0) * work.tokens_each / max(work.slo_ms, 1e-12)
+        without_limit, budget_ms = np.full_like(most, np.inf), work.slo_ms - arriving_ms * held[:, 0]
         timed = rate = np.zeros(0)
         for stages in counts:
             at_work = means[stages - 1][:batches]
             ms, carrying_ms = stage.mean_ms(work, stages)
-            fits = stages * at_work <= holds
-            fits[0] = False
-            if work.carrying is not None:
-                fits &= stages * carrying_ms * scale <= work.carrying.slo_ms[:batches]
-            fits &= (stages * ms if scale == 1 else stages * ms * scale) <= budget_ms
             usual_ms = stage.mean_ms(usual[stages - 1], stages)[0]
             if usual_ms is not timed:
                 timed, rate = usual_ms, 1e3 * at_work * work.tokens_each / np.maximum(usual_ms, 1e-12)
-                if stages > 1:
-                    rate = np.minimum(rate, most)
-            speed = np.where(fits, rate, 0.0)
-            best = speed.argmax(axis=1)
-            if phase.phase == "prefill" and phase.attainment is not None:
-                best = (speed >= BATCH_SHARE * speed.max(axis=1, keepdims=True)).argmax(axis=1)
-                # Where one more layer makes it a larger batch, it promises no more than with one layer less.
-                falling = np.minimum.accumulate(speed[every, best][1:])
-                speed[1:] = np.minimum(speed[1:], falling[:, None])
-            reached = speed[every, best]
-            cell = (stages - 1, role, slice(most_layers + 1))
-            values[cell] = reached
-            chosen[cell] = np.where(reached > 0, work.batch[best], 0)
-            stage_ms[cell] = np.where(reached > 0, ms[every, best], 0.0)
+            timed_ms = ms
+            if work.carrying is not None:
+                # Those with prompts have a limit of their own.
+                timed_ms = np.where(stages * carrying_ms * scale <= work.carrying.slo_ms[:batches], ms, np.nan)
+            limits = resident[: most_layers + 1], budget_ms, most if stages > 1 else without_limit
+            cell = values[stages - 1, role], chosen[stages - 1, role], stage_ms[stages - 1, role]
+            choose_batches(work.batch, rate, ms, (at_work, timed_ms), limits, (stages, scale), share, cell)
     return values, chosen, stage_ms
 
 

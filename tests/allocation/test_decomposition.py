@@ -18,7 +18,8 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound, raise_to_line
+from coralopt.allocation.bounds.kernels import BLOCK, instance_weights
+from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound, least_weights, raise_to_line
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
@@ -152,22 +153,39 @@ def test_scarce_supply_is_proven() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    items=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=8),
-    grid=st.integers(12, 80),
+    items=st.lists(
+        st.tuples(st.integers(1, 12) | st.integers(BLOCK - 1, 3 * BLOCK), st.integers(0, 40)), min_size=1, max_size=8
+    ),
+    grid=st.integers(3 * BLOCK, 20 * BLOCK),
 )
 def test_covering_table_against_the_plain_recursion(items: list[tuple[int, int]], grid: int) -> None:
-    """Items that fall out on the way change nothing, and what is taken last leads to a covering of that weight."""
+    """Blocks and items that fall out on the way change nothing; what is taken last leads to a covering of that weight."""
     steps, weight = np.array([size for size, _ in items]), np.array([float(cost) / 4 for _, cost in items])
     table, choice = covering_table(steps, weight, grid)
     plain = [0.0]
     for amount in range(1, grid + 1):
         plain.append(min(cost + plain[max(0, amount - size)] for size, cost in zip(steps, weight, strict=True)))
-    assert table.tolist() == plain
+    assert table.tolist() == plain == least_weights(steps, weight, grid).tolist()
     amount, paid = grid, 0.0
     while amount > 0:
         paid += weight[choice[amount]]
         amount -= int(steps[choice[amount]])
     assert paid == plain[grid]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=12), seed=st.integers(0, 99)
+)
+def test_weights_of_instances_are_those_of_their_nodes(rows: list[list[int]], seed: int) -> None:
+    """In any order of the rows, with rows that serve nothing between them, and numbers of nodes that no region has."""
+    rng, usage = np.random.default_rng(seed), np.array(rows, dtype=np.int16)
+    nodes = np.where(rng.random((4, 4, 2)) < 0.8, rng.integers(0, 50, (4, 4, 2)), np.inf)
+    serves, weight = rng.random(len(rows)) < 0.8, np.zeros((len(rows), 2))
+    instance_weights(usage, serves, nodes, weight)
+    for row, own, served in zip(rows, weight, serves, strict=True):
+        plain = sum((nodes[c, count] for c, count in enumerate(row) if count), np.zeros(2))
+        assert own.tolist() == (plain if served else np.full(2, np.inf)).tolist()
 
 
 def test_no_amount_is_cheaper_than_its_share() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,44 @@ def test_changed_content_is_noticed(tiny_library: TemplateLibrary, tmp_path: Pat
     pq.write_table(table.set_column(index, table.schema.field(index), doubled), path)
     with pytest.raises(LibraryError, match="digest"):
         load_library(path)
+
+
+def test_columns_of_other_types_are_refused(tiny_library: TemplateLibrary, tmp_path: Path) -> None:
+    """Numbers, shorter rows and empty places where the rows of an array should be are told with the name of the file."""
+    path = tmp_path / "l.parquet"
+    save_library(tiny_library, path)
+    table = pq.read_table(path)
+    place, rows = table.schema.get_field_index("nodes"), table.column("nodes").to_pylist()
+    for kind, column in (
+        (pa.int64(), [1] * len(rows)),
+        (pa.string(), ["1"] * len(rows)),
+        (pa.binary(len(rows[0]) - 1), [row[:-1] for row in rows]),
+        (pa.binary(len(rows[0])), [None, *rows[1:]]),
+    ):
+        pq.write_table(table.set_column(place, pa.field("nodes", kind), pa.array(column, kind)), path)
+        with pytest.raises(LibraryError, match=r"l\.parquet: not a readable template library"):
+            load_library(path)
+
+
+def test_phases_of_one_array_are_not_copied(tiny_library: TemplateLibrary, tmp_path: Path) -> None:
+    """Those of a file are stacked as they are; out of order, or some of them only, they are put together anew."""
+    save_library(tiny_library, tmp_path / "l.parquet")
+    library = load_library(tmp_path / "l.parquet")
+    assert library.usage is library.phases[0].usage.base
+    for phases in (library.phases[::-1], library.phases[1:], library.phases[:1], (*library.phases, library.phases[0])):
+        other = replace(library, phases=phases)
+        np.testing.assert_array_equal(other.usage, np.concatenate([phase.usage for phase in phases]))
+        np.testing.assert_array_equal(other.throughput, np.concatenate([phase.throughput for phase in phases]))
+
+
+def test_templates_of_some_nodes(tiny_library: TemplateLibrary) -> None:
+    """All that need no other node, with their placements."""
+    for allowed in ([True, False, True, False], [False] * 4, [True] * 4):
+        mask = np.array(allowed)
+        for phase, whole in zip(tiny_library.with_nodes_of(mask).phases, tiny_library.phases, strict=True):
+            rows = [t for t in range(len(whole)) if all(mask[c] for c in np.flatnonzero(whole.usage[t]))]
+            assert phase.usage.tolist() == whole.usage[rows].tolist()
+            assert [phase.placement(t) for t in range(len(phase))] == [whole.placement(t) for t in rows]
 
 
 def test_a_failed_write_leaves_nothing(

@@ -11,6 +11,9 @@ from numba import njit
 from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
+#: Smallest item whose covering tables are filled in blocks.
+BLOCK = 64
+
 
 @compiled()
 def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
@@ -29,32 +32,77 @@ def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
 def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
     """Unbounded covering knapsack: fill ``table[d]`` with the least weight of items of total size at least d.
 
-    Sizes descend. ``choice[d]`` is the item taken last, -1 where none helps. Once an amount equals the size of an item that
-    weighs more than others which cover it, the item is out: on grids much longer than the items few are left to look at.
+    Sizes descend. ``choice[d]`` is the item taken last, -1 where none helps; an empty one is left alone. Once an amount
+    equals the size of an item that weighs more than others which cover it, the item is out: on grids much longer than the
+    items few are left to look at. As many amounts as the smallest item is large do not depend on one another: such blocks
+    are filled item by item, in loops that compile to vector instructions.
     """
     alive = np.arange(len(sizes))
     count = due = len(sizes)
-    for amount in range(1, len(table)):
-        least = np.inf
-        taken = -1
-        for k in range(count):
-            item = alive[k]
-            rest = amount - sizes[item]
-            value = weights[item] + (table[rest] if rest > 0 else 0.0)
-            if value < least:
-                least = value
-                taken = item
-        table[amount] = least
-        choice[amount] = taken
-        while due > 0 and sizes[due - 1] <= amount:
+    amount = 1
+    while amount < len(table):
+        smallest = sizes[alive[count - 1]] if count else len(table)
+        end = amount + 1
+        if smallest < BLOCK:
+            least = np.inf
+            taken = -1
+            for k in range(count):
+                item = alive[k]
+                rest = amount - sizes[item]
+                value = weights[item] + (table[rest] if rest > 0 else 0.0)
+                if value < least:
+                    least = value
+                    taken = item
+            table[amount] = least
+            if len(choice):
+                choice[amount] = taken
+        else:
+            end = min(amount + smallest, len(table))
+            table[amount:end] = np.inf
+            if len(choice):
+                choice[amount:end] = -1
+            for k in range(count):
+                _take(alive[k], sizes[alive[k]], weights[alive[k]], table, choice, amount, end)
+        while due > 0 and sizes[due - 1] < end:
             due -= 1
-            if least < weights[due]:
+            if table[sizes[due]] < weights[due]:
                 kept = 0
                 for k in range(count):
                     if alive[k] != due:
                         alive[kept] = alive[k]
                         kept += 1
                 count = kept
+        amount = end
+
+
+@njit(inline="always")
+def _take(item: int, size: int, weight: float, table: Floats, choice: Ints, start: int, end: int) -> None:
+    """Lower ``table[start:end]`` by one more of this item, which is as large as the block or larger."""
+    first = min(max(start, size + 1), end)
+    for amount in range(start, first):
+        if weight < table[amount]:
+            table[amount] = weight
+            if len(choice):
+                choice[amount] = item
+    if first < end:
+        values, before = table[first:end], table[first - size : end - size]
+        if len(choice):
+            taken = choice[first:end]
+            for k in range(len(values)):
+                value = weight + before[k]
+                taken[k] = item if value < values[k] else taken[k]
+                values[k] = value if value < values[k] else values[k]
+        else:
+            for k in range(len(values)):
+                value = weight + before[k]
+                values[k] = value if value < values[k] else values[k]
+
+
+@compiled()
+def raise_to_slope(table: Floats, slope: float) -> None:
+    """Raise ``table[d]`` to ``slope`` times d where it is lower; in place."""
+    for amount in range(len(table)):
+        table[amount] = max(table[amount], amount * slope)
 
 
 @compiled()
@@ -132,19 +180,27 @@ def completed_for(completions: Completions, missing: float, lacking: float, larg
     """
     grid = completions.alone.shape[1] - 1
     whole, rest = missing_steps(missing, grid), missing_steps(lacking, grid)
-    place = np.searchsorted(completions.sizes, _steps(largest, 1.0, grid), side="right")
+    size, place, end = _steps(largest, 1.0, grid), 0, len(completions.sizes)
+    # The first item larger than it; ``np.searchsorted`` would load SciPy with the kept machine code.
+    while place < end:
+        middle = (place + end) // 2
+        if completions.sizes[middle] <= size:
+            place = middle + 1
+        else:
+            end = middle
     return float(min(completions.alone[place, rest], completions.larger[place, whole]))
 
 
 @compiled()
 def cheapest_by_size(sizes: Ints, weights: Floats, grid: int) -> Ints:
     """int64 (k,): the items, largest first, that no item of the same or a larger size undercuts; ties to the first."""
-    best = np.full(grid + 1, -1, dtype=np.int64)
+    # Grids are much longer than the items are many.
+    best = np.full(grid + 1, -1, dtype=np.int32)
     for item in range(len(sizes)):
         size = sizes[item]
         if best[size] < 0 or weights[item] < weights[best[size]]:
             best[size] = item
-    kept = np.empty(grid + 1, dtype=np.int64)
+    kept = np.empty(min(grid, len(sizes)), dtype=np.int64)
     count = 0
     least = np.inf
     for size in range(grid, 0, -1):
@@ -183,25 +239,37 @@ def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> Bools:
 
 
 @compiled()
-def instance_weights(
-    usage: npt.NDArray[np.int16], serves: Bools, availability: Ints, price: Floats, weight: Floats
-) -> None:
+def instance_weights(usage: npt.NDArray[np.int16], serves: Bools, nodes: Floats, weight: Floats) -> None:
     """``weight[t, r]``: weight of an instance of template t in region r; in place.
 
-    Infinite where the region cannot host it once, or where it serves nothing. ``price[r, c]`` holds weights, inf where
-    there is no price.
+    Infinite where the region cannot host it once, or where it serves nothing. ``nodes[c, n, r]`` is the weight of n nodes of
+    configuration c, inf where the region has no such number of them or they have no price there.
     """
-    regions, configurations = price.shape
+    configurations, _, regions = nodes.shape
+    # Weights of the first nodes of the row before, up to each kind that it has: sorted rows begin alike.
+    kind, partial = np.full(configurations + 1, -1, dtype=np.int64), np.zeros((configurations + 1, regions))
+    depth, before = 0, -1
     for t in range(len(serves)):
-        for r in range(regions):
-            weight[t, r] = 0.0 if serves[t] else np.inf
         if not serves[t]:
+            for r in range(regions):
+                weight[t, r] = np.inf
             continue
-        for c in range(configurations):
+        alike = 0
+        if before >= 0:
+            while alike < configurations and usage[t, alike] == usage[before, alike]:
+                alike += 1
+        while kind[depth] >= alike:
+            depth -= 1
+        for c in range(alike, configurations):
             count = usage[t, c]
             if count:
                 for r in range(regions):
-                    weight[t, r] += count * price[r, c] if count <= availability[r, c] else np.inf
+                    partial[depth + 1, r] = partial[depth, r] + nodes[c, count, r]
+                depth += 1
+                kind[depth] = c
+        for r in range(regions):
+            weight[t, r] = partial[depth, r]
+        before = t
 
 
 @compiled()

@@ -293,26 +293,28 @@ def cheapest_share(weight: Floats, share: Floats) -> float:
 
 def raise_to_line(table: Floats, whole: float) -> None:
     """No amount is covered for less than its share of what a whole costs in fractions; in place."""
+    from coralopt.allocation.bounds.kernels import raise_to_slope
+
     if np.isfinite(whole):
-        np.maximum(table, np.arange(len(table)) * (whole * (1 - 1e-12) / (len(table) - 1)), out=table)
+        raise_to_slope(table, whole * (1 - 1e-12) / (len(table) - 1))
 
 
 def least_weights(steps: Ints, weight: Floats, grid: int) -> Floats:
     """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
-    return _cover(steps, weight, grid)[0]
+    return _cover(steps, weight, grid, np.empty(0, dtype=np.int64))[0]
 
 
 def covering_table(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints]:
     """The same, and int64 (grid + 1,): the item taken last for each amount, -1 where there is none."""
-    table, choice, front = _cover(steps, weight, grid)
+    choice = np.full(grid + 1, -1, dtype=np.int64)
+    table, front = _cover(steps, weight, grid, choice)
     return table, np.append(front, -1)[choice]
 
 
-def _cover(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints, Ints]:
-    """Least weights, what was taken last as a position among the items that matter, and these items."""
-    table, choice = np.full(grid + 1, np.inf), np.full(grid + 1, -1, dtype=np.int64)
+def _cover(steps: Ints, weight: Floats, grid: int, choice: Ints) -> tuple[Floats, Ints]:
+    """Least weights and the items that matter; fills ``choice``, if any, with the position of what was taken last."""
+    table, front = np.full(grid + 1, np.inf), np.zeros(0, dtype=np.int64)
     table[0] = 0.0
-    front = np.zeros(0, dtype=np.int64)
     if len(steps):
         # Imported here: compiled code is dear to load and most commands never need it.
         from coralopt.allocation.bounds.kernels import cheapest_by_size, cover
@@ -320,7 +322,7 @@ def _cover(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints, Ints]:
         # Only items that no larger one undercuts matter.
         front = cheapest_by_size(steps, weight, grid)
         cover(steps[front], weight[front], table, choice)
-    return table, choice, front
+    return table, front
 
 
 def allow_copies(cover: Floats, steps: int, weight: float, copies: int) -> None:

@@ -65,7 +65,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     weights = known + penalty * np.nan_to_num(problem.price) + prices
     weight = np.empty((templates, regions))
     serves = (problem.throughput > 0) & (problem.demand > 0)[problem.phase]
-    instance_weights(problem.usage, serves, problem.availability, weights, weight)
+    instance_weights(problem.usage, serves, _weights_of_nodes(problem, weights), weight)
     pools = problem.pools
     pool = pools.of(np.arange(phases)[:, None], np.arange(regions)[None, :])
     library = weight, problem.throughput, problem.phase, problem.demand, pool
@@ -145,3 +145,10 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     mask: Bools = np.array(runs)
     mask[template[:listed][kept]] = True
     return NearTemplates(mask, target, bound - slack)
+
+
+def _weights_of_nodes(problem: AllocationProblem, weights: Floats) -> Floats:
+    """float64 (C, n + 1, R): weight of 0 to n nodes, infinite where a region has not as many."""
+    count = np.arange(int(problem.usage.max(initial=0)) + 1)[None, :, None]
+    with np.errstate(invalid="ignore"):
+        return np.where((count > 0) & (count <= problem.availability.T[:, None]), count * weights.T[:, None], np.inf)
