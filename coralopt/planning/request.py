@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +15,7 @@ from coralopt.plan import Plan
 from coralopt.planning.warm import WarmState
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend, SolveOptions, require_backend, unknown_option
-from coralopt.templates import TemplateLibrary, obtain_library
+from coralopt.templates import LibraryAhead, TemplateLibrary, obtain_library
 from coralopt.types import Progress
 
 
@@ -86,30 +83,19 @@ class PlanRequest:
             ScenarioError: An SLO no node can meet.
             LibraryError: The library file is stale, foreign or corrupt.
         """
+        ahead = None if self.warm.library is not None else LibraryAhead(self.scenario, self.library)
         warm = self.warm.covering(self.scenario)
         known = warm.known_library(self.scenario, self.progress)
         if known is not None:
             return known, True, warm.with_library(self.scenario, known)
-        imports = threading.Thread(target=_import_kernels)
-        imports.start()
-        try:
-            library, reused = obtain_library(
-                self.scenario, self.library, tables=warm.tables_of(self.scenario), progress=self.progress
-            )
-        finally:
-            imports.join()
+        library, reused = obtain_library(
+            self.scenario, self.library, tables=warm.tables_of(self.scenario), progress=self.progress, ahead=ahead
+        )
         return library, reused, warm.with_library(self.scenario, library)
 
     def warmed(self) -> PlanRequest:
         """The same request with tables and templates at hand, for a scenario that is planned several times."""
         return replace(self, warm=self.templates()[2])
-
-
-def _import_kernels() -> None:
-    """What an allocation needs first: a library is read without Python's lock, so this takes no time beside it."""
-    with contextlib.suppress(ImportError):  # Whoever needs it says so.
-        importlib.import_module("coralopt.allocation.bounds.kernels")
-        importlib.import_module("scipy.sparse")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from coralopt.templates.analysis import (
 )
 from coralopt.templates.build import (
     build_library,
-    default_library_path,
     library_digest,
     obtain_library,
     scenario_node_sets,
@@ -28,6 +27,7 @@ from coralopt.templates.node_sets import node_sets, node_sets_for
 from coralopt.templates.on_demand import NodeSetFamily, is_on_demand, with_templates
 from coralopt.templates.patterns import Patterns, shared_patterns
 from coralopt.templates.spare_batches import with_spare_batches
+from coralopt.templates.stored import LibraryAhead, default_library_path
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "BuildMethod",
     "CheapestToken",
     "DemandColumn",
+    "LibraryAhead",
     "LibraryCheck",
     "NodeSetFamily",
     "Patterns",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coralopt.errors import CacheWarning, LibraryError
 from coralopt.placement import engine_limits
-from coralopt.replacing import cache_folder, replacing
+from coralopt.replacing import replacing
 from coralopt.scenario.facts.facts import PlacementRules
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import require_backend
@@ -23,6 +23,7 @@ from coralopt.templates.method import BuildMethod, method_key, method_words
 from coralopt.templates.node_sets import node_sets_for
 from coralopt.templates.on_demand import is_on_demand
 from coralopt.templates.parts import Parts
+from coralopt.templates.stored import LibraryAhead, default_library_path
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
 from coralopt.templates.tasks import TaskContext, TaskResult, cut_into_tasks, run_tasks, solve_task
 from coralopt.throughput import ThroughputTables
@@ -156,13 +157,6 @@ def _writable(folder: Path) -> bool:
     return True
 
 
-def default_library_path(scenario: ResolvedScenario, digest: str, method: BuildMethod | None = None) -> Path:
-    """Where a library is kept when no path is given: the user's cache directory, by name, digest and method."""
-    text = "-".join(part for part in (scenario.name, method.name if method is not None else "") if part)
-    safe = "".join(character if character.isalnum() or character in "-_" else "_" for character in text)
-    return cache_folder() / f"{safe}-{digest.removeprefix('sample-')[:16]}.parquet"
-
-
 def obtain_library(
     scenario: ResolvedScenario,
     path: Path | None = None,
@@ -173,6 +167,7 @@ def obtain_library(
     executor: str = "local",
     workers: int | None = None,
     progress: Progress | None = None,
+    ahead: LibraryAhead | None = None,
 ) -> tuple[TemplateLibrary, bool]:
     """The scenario's library: read when it is there, else built and stored.
 
@@ -190,6 +185,7 @@ def obtain_library(
         executor: ``"local"`` or ``"ray"``.
         workers: Threads of the sweep, processes, or tasks at a time.
         progress: Told about steps done.
+        ahead: What was read before the tables were made.
 
     Returns:
         The library and whether it was read rather than built.
@@ -201,9 +197,9 @@ def obtain_library(
     check_slos(scenario, tables)
     digest = library_digest(scenario, tables)
     target = path if path is not None else default_library_path(scenario, digest, method)
-    library = None
+    library = None if ahead is None or rebuild else ahead.library(target, digest)
     sampled = method is not None and method.sample is not None
-    if os.access(target, os.F_OK) and not rebuild:
+    if library is None and os.access(target, os.F_OK) and not rebuild:
         try:
             library = load_library(target, expected_digest=f"sample-{digest}" if sampled else digest)
         except LibraryError as error:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Bumped whenever the meaning of a stored column changes; a library of another format is refused.
 FORMAT = "coralopt-templates/2"
-#: Rows that are read at once.
-BATCH_ROWS = 32_768
 
 
 Number = TypeVar("Number", np.int16, np.float64)
@@ -306,31 +304,28 @@ def _digest_of(columns: Mapping[str, hashlib._Hash], rows: Mapping[str, int]) ->
 
 
 def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLibrary:
-    """In pieces, which are checked as they come: a whole table takes ten times the memory of the arrays."""
-    rows, schema = file.metadata.num_rows, file.schema_arrow
-    columns: dict[str, npt.NDArray[Any]] = {}
-    for name, (column, dtype) in STORED.items():
-        width = schema.field(column).type.byte_width // dtype.itemsize
-        shape = rows if name == "throughput" else (rows, width)
-        columns[name] = np.empty(shape, dtype=np.int16 if name == "usage" else dtype)
+    """Arrays of what was read, without copies where they can be had."""
+    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in STORED}
     digests = {name: hashlib.sha256() for name in STORED}
-    start = 0
-    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[column for column, _ in STORED.values()]):
-        end = start + len(batch)
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, columns=[column for column, _ in STORED.values()])
         for name, (column, dtype) in STORED.items():
-            kept, stored = columns[name], batch.column(column)
-            if stored.null_count:
-                raise ValueError(f"column {column} has empty places")
-            values = np.frombuffer(stored.buffers()[1], dtype=dtype).reshape(-1, *kept.shape[1:])
-            values = values[stored.offset : stored.offset + len(batch)]
-            digests[name].update(values.data)
-            kept[start:end] = values
-        start = end
+            width = table.schema.field(column).type.byte_width // dtype.itemsize
+            for chunk in table.column(column).chunks:
+                if chunk.null_count:
+                    raise ValueError(f"column {column} has empty places")
+                values = np.frombuffer(chunk.buffers()[1], dtype=dtype)[chunk.offset * width :][: len(chunk) * width]
+                digests[name].update(values.data)
+                rows = values if name == "throughput" else values.reshape(len(chunk), width)
+                parts[name].append(rows.astype(np.int16) if name == "usage" else rows)
+    columns = {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for name, arrays in parts.items()}
+    # What compiled loops take must be writable, as they are compiled for.
+    columns["throughput"] = columns["throughput"].copy()
     phases, start = [], 0
     for entry in json.loads(metadata["coralopt.phases"]):
         part = slice(start, start + int(entry["templates"]))
-        parts = {name: array[part] for name, array in columns.items()}
-        phases.append(PhaseTemplates(key=entry["key"], **parts, examined=int(entry["examined"])))
+        own = {name: array[part] for name, array in columns.items()}
+        phases.append(PhaseTemplates(key=entry["key"], **own, examined=int(entry["examined"])))
         start = part.stop
     library = TemplateLibrary(
         digest=metadata["coralopt.digest"],
@@ -341,6 +336,6 @@ def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLib
         method=json.loads(metadata.get("coralopt.method", "{}")),
     )
     content = _digest_of(digests, {phase.key: len(phase) for phase in phases})
-    if start != rows or content != metadata["coralopt.content"]:
+    if start != file.metadata.num_rows or content != metadata["coralopt.content"]:
         raise ValueError("its content does not match its own digest")
     return library

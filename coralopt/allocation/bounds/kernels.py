@@ -11,8 +11,8 @@ from numba import njit
 from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
-#: Smallest item whose covering tables are filled in blocks.
-BLOCK = 64
+#: Smallest item whose covering tables are filled in blocks, and the most amounts of a block, which stay in cache.
+BLOCK, LARGEST_BLOCK = 32, 4096
 
 
 @compiled()
@@ -39,9 +39,9 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
     """
     alive = np.arange(len(sizes))
     count = due = len(sizes)
+    smallest = sizes[count - 1] if count else len(table)
     amount = 1
     while amount < len(table):
-        smallest = sizes[alive[count - 1]] if count else len(table)
         end = amount + 1
         if smallest < BLOCK:
             least = np.inf
@@ -57,7 +57,7 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
             if len(choice):
                 choice[amount] = taken
         else:
-            end = min(amount + smallest, len(table))
+            end = min(amount + min(smallest, LARGEST_BLOCK), len(table))
             table[amount:end] = np.inf
             if len(choice):
                 choice[amount:end] = -1
@@ -72,6 +72,7 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
                         alive[kept] = alive[k]
                         kept += 1
                 count = kept
+                smallest = sizes[alive[count - 1]]
         amount = end
 
 
@@ -79,23 +80,20 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
 def _take(item: int, size: int, weight: float, table: Floats, choice: Ints, start: int, end: int) -> None:
     """Lower ``table[start:end]`` by one more of this item, which is as large as the block or larger."""
     first = min(max(start, size + 1), end)
-    for amount in range(start, first):
-        if weight < table[amount]:
-            table[amount] = weight
-            if len(choice):
-                choice[amount] = item
-    if first < end:
-        values, before = table[first:end], table[first - size : end - size]
-        if len(choice):
-            taken = choice[first:end]
-            for k in range(len(values)):
-                value = weight + before[k]
-                taken[k] = item if value < values[k] else taken[k]
-                values[k] = value if value < values[k] else values[k]
-        else:
-            for k in range(len(values)):
-                value = weight + before[k]
-                values[k] = value if value < values[k] else values[k]
+    # Without branches, or they are not vector instructions.
+    alone, values, before = table[start:first], table[first:end], table[max(first - size, 0) : max(end - size, 0)]
+    if len(choice):
+        taken = choice[start:first]
+        for k in range(len(alone)):
+            taken[k] = item if weight < alone[k] else taken[k]
+        taken = choice[first:end]
+        for k in range(len(values)):
+            taken[k] = item if weight + before[k] < values[k] else taken[k]
+    for k in range(len(alone)):
+        alone[k] = weight if weight < alone[k] else alone[k]
+    for k in range(len(values)):
+        value = weight + before[k]
+        values[k] = value if value < values[k] else values[k]
 
 
 @compiled()

@@ -253,9 +253,11 @@ def several_items(steps: Ints, weight: Floats, table: Floats, most: int) -> Floa
     """
     from coralopt.allocation.bounds.kernels import cheapest_by_size, one_more
 
+    if not most:
+        return table[None]
     tables = np.full((most + 1, len(table)), np.inf)
     tables[0] = table
-    if most and len(steps):
+    if len(steps):
         front = cheapest_by_size(steps, weight, len(table) - 1)
         for k in range(most):
             tables[k + 1] = one_more(steps[front], weight[front], tables[k])
