@@ -97,7 +97,7 @@ def test_neighbourhoods_follow_rests() -> None:
     problem = synthetic_problem(max_nodes=3, phases=4, configurations=6, regions=2, supply="scarce", nodes=40)
     options = SolveOptions(rel_gap=0.0, abs_gap=0.0, time_limit=10.0)
     for many in (0, 10**6):
-        limits = SearchLimits(direct_columns=0, many_instances=many, doublings=0, annealings=1)
+        limits = SearchLimits(direct_columns=0, compact_columns=0, many_instances=many, doublings=0, annealings=1)
         result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=limits))
         steps = list(result.seconds)
         assert (steps.index("neighbourhood") < steps.index("annealing")) == (many == 0)

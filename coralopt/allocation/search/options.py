@@ -25,7 +25,7 @@ class SearchLimits:
         most_near: Those kept at most where the least cost is known well enough for a wider look.
         direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand; also
             where bounds leave no more.
-        compact_columns: So few go there for a part of the time, after annealing, where the gap is still far from closed.
+        compact_columns: So few go there once the bound is at its highest, for as long as all steps before that took.
         share: Share of the time left that a step may take when it does not prove anything.
         share_first: Share of that which neighbourhoods may take before the tree over node counts.
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.

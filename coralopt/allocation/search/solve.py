@@ -48,7 +48,7 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     S) is a lower bound on the whole problem. The closer U is to the root bound, the fewer survive. Where more survive than
     a back end can take, or nothing was found, integer programmes over the columns of least column bound look for an
     allocation; their own bounds say nothing about the whole problem and are not used. Few columns go to the back end
-    before all other steps, some thousand after ``annealing`` where the gap is far from closed, both for a part of the time.
+    before all other steps, for a part of the time; some thousand once the bound is at its highest, for as long as that took.
 ``check``
     holds the answer against the whole problem.
 
@@ -105,7 +105,7 @@ FIRST_LOOK = 2
 REST = 0.25
 #: Share of the time left that the back end has over few columns, before other steps.
 AT_ONCE = 2 / 3
-#: Gap from which on the back end is tried over a few thousand columns, too, ahead of trees over nodes and coverings.
+#: Gap from which on more neighbourhoods are searched ahead of coverings and annealing.
 FAR = 0.01
 #: From so many instances on, whole coverings say little more than fractions: no cuts count them, no tree comes early.
 FRACTIONS = 200
@@ -288,6 +288,9 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
             if search.open():
                 branch(search, root)
         return
+    if limits.direct_columns < search.columns_left(root) <= limits.compact_columns and not math.isinf(search.left()):
+        # As long as all before took: where coverings are too many to be listed, branching on columns is often quick.
+        close_gap(search, root, loose.root.column_bounds, min(AT_ONCE * search.left(), sum(search.seconds.values())))
     # Of replicas, fractions settle the wrong ones.
     rests = 0 if small.replicas.any() else limits.rests
     listed, spared = count < limits.most_instances, bool(small.spared.any())
@@ -315,13 +318,6 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         _settle_most(search, values, min(1, rests))
     if count < limits.most_instances:
         _anneal(search, loose, limits.annealings)
-    if (
-        not search.done()
-        and limits.direct_columns < search.columns_left(root) <= limits.compact_columns
-        and search.bound < search.cost * (1 - FAR)
-    ):
-        # Coverings between these are too many to be listed, whatever is branched on.
-        close_gap(search, root, loose.root.column_bounds, AT_ONCE * search.left())
     # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
     for step in (_choose_near, branch) if spared else (branch, _choose_near):
         if listed and search.open():
