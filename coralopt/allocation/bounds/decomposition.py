@@ -27,14 +27,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available
 from coralopt.allocation.bounds.pricing import Covering, Multipliers, PricedCoverings, PricingProblem
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.solving import Backend, MilpMatrix, SolveOptions, solve_matrix
+from coralopt.solving import Backend, Basis, Capability, MilpMatrix, SolveOptions, require_backend, solve_matrix
 from coralopt.types import Floats, Ints
 
 #: Relative distance of the master's value and the best bound to stop at.
@@ -212,16 +212,33 @@ def master_value(
 
 
 class _Master:
-    """The master programme; it may exceed the pool and miss limits at a price, so that it always has a solution."""
+    """The master programme; it may exceed the pool and miss limits at a price, so that it always has a solution.
+
+    Its rows are nodes and side constraints, model phases, limits. Its columns are what may be exceeded or missed, dearer
+    nodes, and coverings, which come behind all others: what is added leaves the last basis one to begin with.
+    """
 
     def __init__(self, problem: AllocationProblem, limits: Sequence[NodeLimit], solver: Backend | str) -> None:
-        self.pieces, self.solver, self.limits = problem.segments, solver, limits
+        self.pieces, self.solver, self.limits = problem.segments, require_backend(solver), limits
         # What is there at the lowest price; dearer nodes are columns.
         self.available = available(problem)
         np.subtract.at(self.available, self.pieces.cell, self.pieces.nodes)
         self.row = {int(p): k for k, p in enumerate(problem.leading_phases())}
         self.seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         self.coverings: list[Covering] = []
+        first = len(self.available) + len(self.row)
+        missed = np.repeat(np.arange(first, first + len(limits)), 2)
+        self.missed = len(self.available) + len(missed)
+        #: Rows and entries of the columns so far.
+        self.entries = [
+            (np.array([row]), np.array([value]))
+            for row, value in (
+                *((row, -1.0) for row in range(len(self.available))),
+                *((row, 1.0 - 2.0 * (k % 2)) for k, row in enumerate(missed.tolist())),
+                *((row, -1.0) for row in self.pieces.cell.tolist()),
+            )
+        ]
+        self.basis: Basis | None = None
 
     def add(self, covering: Covering) -> bool:
         """Whether the covering is a new one."""
@@ -229,35 +246,35 @@ class _Master:
             return False
         self.seen.add((covering.phase, covering.members))
         self.coverings.append(covering)
+        used, cells = np.flatnonzero(covering.use), len(self.available)
+        limited = [
+            (cells + len(self.row) + k, covering.use[limit.cell])
+            for k, limit in enumerate(self.limits)
+            if limit.phase == covering.phase
+        ]
+        rows = [*used.tolist(), cells + self.row[covering.phase], *(row for row, _ in limited)]
+        self.entries.append((np.array(rows), np.array([*covering.use[used], 1.0, *(use for _, use in limited)])))
         return True
 
     def solve(self, excess: float) -> tuple[float, Multipliers, Floats, bool]:
         """Value, prices, share of every covering, and whether the pool had to be exceeded or a limit missed."""
         from scipy.sparse import csc_array
 
-        cells, phases, extra = len(self.available), len(self.row), len(self.limits)
-        count = len(self.coverings)
-        use = np.array([covering.use for covering in self.coverings])
-        phase = np.array([covering.phase for covering in self.coverings])
-        missed = count + cells + 2 * extra
-        dearer = missed + np.arange(len(self.pieces.cell))
-        a = np.zeros((cells + phases + extra, missed + len(dearer)))
-        a[:cells, :count] = use.T
-        a[cells + np.array([self.row[p] for p in phase.tolist()]), np.arange(count)] = 1.0
-        a[np.arange(cells), count + np.arange(cells)] = -1.0
-        for k, limit in enumerate(self.limits):
-            a[cells + phases + k, :count] = np.where(phase == limit.phase, use[:, limit.cell], 0.0)
-            a[cells + phases + k, count + cells + 2 * k] = 1.0
-            a[cells + phases + k, count + cells + 2 * k + 1] = -1.0
-        a[self.pieces.cell, dearer] = -1.0
-        width = a.shape[1]
+        cells, phases, missed = len(self.available), len(self.row), self.missed
+        height, width, dearer = (
+            cells + phases + len(self.limits),
+            len(self.entries),
+            slice(missed, missed + len(self.pieces.cell)),
+        )
+        rows, values = (np.concatenate([column[k] for column in self.entries]) for k in (0, 1))
+        ends = np.cumsum([0, *(len(column[0]) for column in self.entries)])
         upper = np.full(width, np.inf)
         upper[dearer] = self.pieces.nodes
         costs = [covering.cost for covering in self.coverings]
         matrix = MilpMatrix(
-            c=np.concatenate([costs, np.full(missed - count, excess), self.pieces.surcharge]),
+            c=np.concatenate([np.full(missed, excess), self.pieces.surcharge, costs]),
             offset=0.0,
-            a=csc_array(a),
+            a=csc_array((values, rows, ends), shape=(height, width)),
             row_lower=np.concatenate(
                 [np.full(cells, -np.inf), np.ones(phases), [float(limit.least) for limit in self.limits]]
             ),
@@ -269,14 +286,19 @@ class _Master:
             integer=np.zeros(width, dtype=np.bool_),
             maximize=False,
             column_names=range(width),  # type: ignore[arg-type]
-            row_names=range(a.shape[0]),  # type: ignore[arg-type]
+            row_names=range(height),  # type: ignore[arg-type]
         )
-        result = solve_matrix(matrix, self.solver, SolveOptions(threads=1, presolve=False))
+        start = None
+        if self.basis is not None and Capability.LP_BASIS in self.solver.capabilities:
+            new = np.full(width - len(self.basis.columns), Basis.LOWER, dtype=np.int8)
+            start = replace(self.basis, columns=np.concatenate([self.basis.columns, new]))
+        result = solve_matrix(matrix, self.solver, SolveOptions(threads=1, presolve=False), start=start)
         if result.x is None or result.row_duals is None or result.objective is None:
-            return np.inf, Multipliers(np.zeros(cells), np.zeros(extra)), np.zeros(count), True
+            return np.inf, Multipliers(np.zeros(cells), np.zeros(len(self.limits))), np.zeros(len(costs)), True
+        self.basis = result.basis
         return (
             float(result.objective),
             Multipliers(np.maximum(0.0, -result.row_duals[:cells]), -result.row_duals[cells + phases :]),
-            result.x[:count],
-            bool(result.x[count:missed].sum() > 1e-7),
+            result.x[dearer.stop :],
+            bool(result.x[:missed].sum() > 1e-7),
         )
