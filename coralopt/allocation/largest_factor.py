@@ -32,7 +32,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from coralopt.allocation.bounds.lagrangian import covering_table, grid_steps, scaled_share
+from coralopt.allocation.bounds.knapsack import CoveringTable
+from coralopt.allocation.bounds.lagrangian import grid_steps, scaled_share
 from coralopt.allocation.bounds.relaxation import SHORTFALL, Relaxation, dual_bound, least_unserved_share, reduced_costs
 from coralopt.allocation.check import unmet_demand
 from coralopt.allocation.explain import explain
@@ -281,8 +282,7 @@ class _Weights:
     weight: Floats
     steps: Ints
     phase: Ints
-    tables: dict[int, Floats]
-    last: dict[int, Ints]
+    tables: dict[int, CoveringTable]
     total: Floats
 
     @staticmethod
@@ -298,14 +298,13 @@ class _Weights:
         # What the side constraints ask for at factor 0: those of tokens/s ask for nothing then.
         worth -= side.worth() - per_factor
         steps = grid_steps(problem.throughput[columns.template], problem.demand[columns.phase], GRID)
-        tables, last = {}, {}
+        tables = dict[int, CoveringTable]()
         for p in problem.needed_phases():
             mine = np.flatnonzero(columns.phase == p)
-            tables[p], choice = covering_table(steps[mine], weight[mine], GRID)
-            last[p] = np.append(mine, -1)[choice]
-        total = sum(tables.values(), np.zeros(GRID + 1))
+            tables[p] = CoveringTable.of(steps[mine], weight[mine], GRID)
+        total = sum((table.least for table in tables.values()), np.zeros(GRID + 1))
         size = float((relaxation.capacity_prices * problem.availability).sum()) + abs(worth) + per_factor
-        return _Weights(worth, per_factor, size, weight, steps, columns.phase, tables, last, total)
+        return _Weights(worth, per_factor, size, weight, steps, columns.phase, tables, total)
 
     def room(self, steps: Ints) -> Floats:
         """What allocations of a factor above (steps - 1) / GRID may weigh, with a hair for rounding."""
@@ -320,14 +319,10 @@ class _Weights:
     def covering(self, steps: int) -> Ints | None:
         """int64 (N,): how many of each column the lightest coverings of so many steps take; ``None`` if there is none."""
         counts = np.zeros(len(self.weight), dtype=np.int64)
-        for last in self.last.values():
-            left = steps
-            while left > 0:
-                column = int(last[left])
-                if column < 0:
-                    return None
-                counts[column] += 1
-                left -= int(self.steps[column])
+        for p, table in self.tables.items():
+            if np.isinf(table.least[steps]):
+                return None
+            np.add.at(counts, np.flatnonzero(self.phase == p)[table.members(steps)], 1)
         return counts
 
     def reachable(self, factor: float) -> Bools:
@@ -337,5 +332,5 @@ class _Weights:
         least = self.weight.copy()
         for p, table in self.tables.items():
             mine = np.flatnonzero(self.phase == p)
-            least[mine] = table[np.maximum(0, steps - self.steps[mine])] + self.weight[mine] - table[steps]
+            least[mine] = table.least[np.maximum(0, steps - self.steps[mine])] + self.weight[mine] - table.least[steps]
         return np.asarray(self.total[steps] + least <= self.room(np.array(steps)))

@@ -19,7 +19,8 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.kernels import BLOCK, instance_weights
-from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound, least_weights, raise_to_line
+from coralopt.allocation.bounds.knapsack import CoveringTable, least_weights, raise_to_line
+from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
@@ -161,16 +162,15 @@ def test_scarce_supply_is_proven() -> None:
 def test_covering_table_against_the_plain_recursion(items: list[tuple[int, int]], grid: int) -> None:
     """Blocks and items that fall out on the way change nothing; what is taken last leads to a covering of that weight."""
     steps, weight = np.array([size for size, _ in items]), np.array([float(cost) / 4 for _, cost in items])
-    table, choice = covering_table(steps, weight, grid)
+    table = CoveringTable.of(steps, weight, grid)
     plain = [0.0]
     for amount in range(1, grid + 1):
         plain.append(min(cost + plain[max(0, amount - size)] for size, cost in zip(steps, weight, strict=True)))
-    assert table.tolist() == plain == least_weights(steps, weight, grid).tolist()
-    amount, paid = grid, 0.0
-    while amount > 0:
-        paid += weight[choice[amount]]
-        amount -= int(steps[choice[amount]])
-    assert paid == plain[grid]
+    assert table.least.tolist() == plain == least_weights(steps, weight, grid).tolist()
+    for amount in (0, 1, grid // 2, grid):
+        members = table.members(amount)
+        assert steps[members].sum() >= amount
+        assert weight[members].sum() == plain[amount]
 
 
 @settings(max_examples=60, deadline=None)

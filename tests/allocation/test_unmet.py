@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation.bounds.lagrangian import least_weights
+from coralopt.allocation.bounds.knapsack import least_weights
 from coralopt.allocation.bounds.unmet import GroupCover, UnmetGroup
 
 

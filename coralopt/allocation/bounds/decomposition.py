@@ -149,7 +149,7 @@ def best_prices(
     dearest += sum(float((item.nodes * np.nan_to_num(item.price)).sum()) for item in problem.supply)
     dearest += sum(price for _, price, _ in problem.unmet_groups())
     dearest += sum(max(route.usd_h for route in model.routes) for model in problem.routes)
-    excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(pricing.cost.max(initial=1.0)))
+    excess = pricing.first_excess(best)
     while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):
         rounds += 1
         answer = pricing.coverings(tried)
@@ -167,7 +167,7 @@ def best_prices(
         if over and (close or stuck > 2):
             # The price of exceeding the pool was too low, or nothing fits at all: then the bound grows with it.
             excess, stuck = 10.0 * excess, 1
-            if bound > dearest or excess > MOST_EXCESS:
+            if bound > dearest or excess.max(initial=0.0) > MOST_EXCESS:
                 break
         elif stuck > 2:
             break
@@ -208,7 +208,7 @@ def master_value(
     for covering in state.coverings:
         master.add(covering)
     dearest = max(float(state.capacity_prices.max(initial=0.0)), max(covering.cost for covering in state.coverings))
-    return master.solve(dearest)[0]
+    return master.solve(np.full(len(master.available), dearest))[0]
 
 
 class _Master:
@@ -256,8 +256,11 @@ class _Master:
         self.entries.append((np.array(rows), np.array([*covering.use[used], 1.0, *(use for _, use in limited)])))
         return True
 
-    def solve(self, excess: float) -> tuple[float, Multipliers, Floats, bool]:
-        """Value, prices, share of every covering, and whether the pool had to be exceeded or a limit missed."""
+    def solve(self, excess: Floats) -> tuple[float, Multipliers, Floats, bool]:
+        """Value, prices, share of every covering, and whether the pool had to be exceeded or a limit missed.
+
+        ``excess``, float64 (R * C + S,), USD/h, is what one more of each costs than there is, which no price exceeds.
+        """
         from scipy.sparse import csc_array
 
         cells, phases, missed = len(self.available), len(self.row), self.missed
@@ -272,7 +275,7 @@ class _Master:
         upper[dearer] = self.pieces.nodes
         costs = [covering.cost for covering in self.coverings]
         matrix = MilpMatrix(
-            c=np.concatenate([np.full(missed, excess), self.pieces.surcharge, costs]),
+            c=np.concatenate([excess, np.full(missed - cells, excess.max(initial=0.0)), self.pieces.surcharge, costs]),
             offset=0.0,
             a=csc_array((values, rows, ends), shape=(height, width)),
             row_lower=np.concatenate(

@@ -261,6 +261,11 @@ class FittingPricing(PricingProblem):
         #: Phases of which no covering that fits is known.
         self.hard: set[int] = set()
 
+    def first_excess(self, start: Multipliers) -> Floats:
+        """Prices for coverings that need not fit are good ones here, too: those of more than is there stay near them."""
+        most = float(start.capacity.max(initial=0.0))
+        return 1.5 * start.capacity + 0.05 * most if most else super().first_excess(start)
+
     def started(self, state: MasterState) -> MasterState:
         """What a decomposition begins with: the hard phases are known, of the others only coverings that fit stay."""
         fitting = [item for item in state.coverings if self.search.fits(item.use)]
@@ -335,7 +340,11 @@ def _ceilings(
 
 
 def with_fitting(
-    problem: AllocationProblem, columns: Columns, lagrangian: LagrangianBound, state: MasterState
+    problem: AllocationProblem,
+    columns: Columns,
+    lagrangian: LagrangianBound,
+    state: MasterState,
+    effort: Effort = WHOLE,
 ) -> LagrangianBound:
     """The bound where every model phase weighs what fits by itself, and the column bounds that follow.
 
@@ -344,6 +353,7 @@ def with_fitting(
         columns: Its columns.
         lagrangian: Its bound at some prices, column bounds at the same ones.
         state: These prices, and coverings of which some fit.
+        effort: How much of each model phase is looked at.
     """
     if not np.isfinite(lagrangian.bound):
         return lagrangian
@@ -357,16 +367,16 @@ def with_fitting(
     chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + over[columns.phase])
     # What uses any other column weighs more than this.
     most = lagrangian.whole + over
-    search = FittingSearch(problem, columns, chosen)
-    for item in fitting:
-        search.know(item)
     near = WeightedColumns(chosen, lagrangian.weight[chosen], lagrangian.least, lagrangian.whole)
     side_prices = state.row_prices()[problem.price.size :]
     if any(item.sense == "least" for item in open_constraints(problem)):
         # Its prices may be lower ones than these, and those of cuts with them: then cuts count instances one by one.
         side_prices = np.zeros_like(side_prices)
-    prices = search.part_prices(near.weight, side_prices)
     above, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
+    search = FittingSearch(problem, columns, chosen, effort=effort)
+    for item in fitting:
+        search.know(item)
+    prices = search.part_prices(near.weight, side_prices)
     for p in np.flatnonzero(problem.demand > 0).tolist():
         least = min(search.lightest(p, near, above, prices).least, float(most[p]))
         # Nothing fits at all: so much says enough.

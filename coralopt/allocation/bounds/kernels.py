@@ -29,13 +29,12 @@ def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
 
 
 @compiled()
-def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
+def cover(sizes: Ints, weights: Floats, table: Floats) -> None:
     """Unbounded covering knapsack: fill ``table[d]`` with the least weight of items of total size at least d.
 
-    Sizes descend. ``choice[d]`` is the item taken last, -1 where none helps; an empty one is left alone. Once an amount
-    equals the size of an item that weighs more than others which cover it, the item is out: on grids much longer than the
-    items few are left to look at. As many amounts as the smallest item is large do not depend on one another: such blocks
-    are filled item by item, in loops that compile to vector instructions.
+    Sizes descend. Once an amount equals the size of an item that weighs more than others which cover it, the item is out: on
+    grids much longer than the items few are left to look at. As many amounts as the smallest item is large do not depend on
+    one another: such blocks are filled item by item, in loops that compile to vector instructions.
     """
     alive = np.arange(len(sizes))
     count = due = len(sizes)
@@ -45,24 +44,15 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
         end = amount + 1
         if smallest < BLOCK:
             least = np.inf
-            taken = -1
             for k in range(count):
-                item = alive[k]
-                rest = amount - sizes[item]
-                value = weights[item] + (table[rest] if rest > 0 else 0.0)
-                if value < least:
-                    least = value
-                    taken = item
+                rest = amount - sizes[alive[k]]
+                least = min(least, weights[alive[k]] + (table[rest] if rest > 0 else 0.0))
             table[amount] = least
-            if len(choice):
-                choice[amount] = taken
         else:
             end = min(amount + min(smallest, LARGEST_BLOCK), len(table))
             table[amount:end] = np.inf
-            if len(choice):
-                choice[amount:end] = -1
             for k in range(count):
-                _take(alive[k], sizes[alive[k]], weights[alive[k]], table, choice, amount, end)
+                _take(sizes[alive[k]], weights[alive[k]], table, amount, end)
         while due > 0 and sizes[due - 1] < end:
             due -= 1
             if table[sizes[due]] < weights[due]:
@@ -77,23 +67,34 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
 
 
 @njit(inline="always")
-def _take(item: int, size: int, weight: float, table: Floats, choice: Ints, start: int, end: int) -> None:
+def _take(size: int, weight: float, table: Floats, start: int, end: int) -> None:
     """Lower ``table[start:end]`` by one more of this item, which is as large as the block or larger."""
     first = min(max(start, size + 1), end)
     # Without branches, or they are not vector instructions.
     alone, values, before = table[start:first], table[first:end], table[max(first - size, 0) : max(end - size, 0)]
-    if len(choice):
-        taken = choice[start:first]
-        for k in range(len(alone)):
-            taken[k] = item if weight < alone[k] else taken[k]
-        taken = choice[first:end]
-        for k in range(len(values)):
-            taken[k] = item if weight + before[k] < values[k] else taken[k]
     for k in range(len(alone)):
         alone[k] = weight if weight < alone[k] else alone[k]
     for k in range(len(values)):
         value = weight + before[k]
         values[k] = value if value < values[k] else values[k]
+
+
+@compiled()
+def covering_items(sizes: Ints, weights: Floats, table: Floats, amount: int) -> Ints:
+    """int64 (n,): items that cover so much at the weight which ``table``, filled by :func:`cover`, says; sizes descend."""
+    taken = np.empty(amount // sizes[-1] + 1 if len(sizes) else 0, dtype=np.int64)
+    count = 0
+    while amount > 0 and len(sizes):
+        least = np.inf
+        for item in range(len(sizes)):
+            rest = amount - sizes[item]
+            value = weights[item] + (table[rest] if rest > 0 else 0.0)
+            if value < least:
+                least = value
+                taken[count] = item
+        amount -= sizes[taken[count]]
+        count += 1
+    return taken[:count].copy()
 
 
 @compiled()

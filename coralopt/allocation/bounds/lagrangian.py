@@ -35,6 +35,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import WeightedColumns
+from coralopt.allocation.bounds.knapsack import (
+    allow_copies,
+    cheapest_share,
+    least_weights,
+    raise_to_line,
+    several_items,
+)
 from coralopt.allocation.bounds.routed import SPAN, routed_cover, staircases
 from coralopt.allocation.bounds.spared import SparedCover, least_spared
 from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
@@ -246,24 +253,6 @@ def _table(
     return table
 
 
-def several_items(steps: Ints, weight: Floats, table: Floats, most: int) -> Floats:
-    """float64 (most + 1, G + 1): least weight of at least k items and what ``table`` says of the rest.
-
-    The copies of kept items are not counted here.
-    """
-    from coralopt.allocation.bounds.kernels import cheapest_by_size, one_more
-
-    if not most:
-        return table[None]
-    tables = np.full((most + 1, len(table)), np.inf)
-    tables[0] = table
-    if len(steps):
-        front = cheapest_by_size(steps, weight, len(table) - 1)
-        for k in range(most):
-            tables[k + 1] = one_more(steps[front], weight[front], tables[k])
-    return tables
-
-
 def scaled_share(weights: Floats, terms: Floats) -> float:
     """Largest share in [0, 1] of the terms that leaves every weight at 0 or above."""
     falls = np.flatnonzero(terms < 0)
@@ -285,56 +274,3 @@ def grid_for(problem: AllocationProblem, least: int) -> int:
     np.maximum.at(largest, problem.phase, problem.throughput)
     count = (problem.demand[largest > 0] / largest[largest > 0]).max(initial=1.0)
     return int(min(max(least, 2_000 * count), 1_000_000))
-
-
-def cheapest_share(weight: Floats, share: Floats) -> float:
-    """Least weight of a whole demand if columns that cover these shares of it could be had in fractions."""
-    serves = share > 0
-    return float((weight[serves] / share[serves]).min(initial=np.inf))
-
-
-def raise_to_line(table: Floats, whole: float) -> None:
-    """No amount is covered for less than its share of what a whole costs in fractions; in place."""
-    from coralopt.allocation.bounds.kernels import raise_to_slope
-
-    if np.isfinite(whole):
-        raise_to_slope(table, whole * (1 - 1e-12) / (len(table) - 1))
-
-
-def least_weights(steps: Ints, weight: Floats, grid: int) -> Floats:
-    """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
-    return _cover(steps, weight, grid, np.empty(0, dtype=np.int64))[0]
-
-
-def covering_table(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints]:
-    """The same, and int64 (grid + 1,): the item taken last for each amount, -1 where there is none."""
-    choice = np.full(grid + 1, -1, dtype=np.int64)
-    table, front = _cover(steps, weight, grid, choice)
-    return table, np.append(front, -1)[choice]
-
-
-def _cover(steps: Ints, weight: Floats, grid: int, choice: Ints) -> tuple[Floats, Ints]:
-    """Least weights and the items that matter; fills ``choice``, if any, with the position of what was taken last."""
-    table, front = np.full(grid + 1, np.inf), np.zeros(0, dtype=np.int64)
-    table[0] = 0.0
-    if len(steps):
-        # Imported here: compiled code is dear to load and most commands never need it.
-        from coralopt.allocation.bounds.kernels import cheapest_by_size, cover
-
-        # Only items that no larger one undercuts matter.
-        front = cheapest_by_size(steps, weight, grid)
-        cover(steps[front], weight[front], table, choice)
-    return table, front
-
-
-def allow_copies(cover: Floats, steps: int, weight: float, copies: int) -> None:
-    """Let ``cover`` use one more item at most ``copies`` times; in place. Powers of two make every number of copies."""
-    size = 1
-    while copies > 0:
-        taken = min(size, copies)
-        jump = steps * taken
-        before = cover.copy()
-        reach = np.maximum(np.arange(len(cover)) - jump, 0)
-        np.minimum(before, before[reach] + weight * taken, out=cover)
-        copies -= taken
-        size *= 2

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation.bounds.coverings import HAIR, Coverings, NodeLimit, Table, WeightedColumns, side_adds
-from coralopt.allocation.bounds.lagrangian import grid_steps, least_weights
+from coralopt.allocation.bounds.knapsack import least_weights
+from coralopt.allocation.bounds.lagrangian import grid_steps
 from coralopt.allocation.bounds.pricing import GRID
 from coralopt.allocation.bounds.spared import completions_of
 from coralopt.allocation.bounds.surviving import surviving_cover

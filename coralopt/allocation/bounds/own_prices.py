@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.allocation.bounds.lagrangian import cheapest_share, covering_table, grid_steps, raise_to_line
+from coralopt.allocation.bounds.knapsack import CoveringTable, cheapest_share, raise_to_line
+from coralopt.allocation.bounds.lagrangian import grid_steps
 from coralopt.types import Floats, Ints
 
 #: Share of the best prices so far in the next ones that are tried.
@@ -111,12 +112,8 @@ class OwnPrices:
         paid = (np.where(items.cell < 0, 0.0, prices[items.cell]) * items.amount).sum(axis=1)
         whole = weight + paid
         steps = grid_steps(items.speed, self.demand, grid)
-        table, choice = covering_table(steps, whole, grid)
-        members, left = list[int](), grid
-        while left > 0 and np.isfinite(table[grid]):
-            members.append(int(choice[left]))
-            left -= int(steps[members[-1]])
-        some, many = np.unique(np.array(members, dtype=np.int64), return_counts=True)
+        cover = CoveringTable.of(steps, whole, grid)
+        table, (some, many) = cover.least, np.unique(cover.members(grid), return_counts=True)
         use = np.zeros(len(items.room))
         for k, n in zip(some.tolist(), many.tolist(), strict=True):
             there = items.cell[k] >= 0

@@ -31,7 +31,8 @@ import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit
 from coralopt.allocation.bounds.cuts import SupplyCut
-from coralopt.allocation.bounds.lagrangian import cheapest_share, grid_steps
+from coralopt.allocation.bounds.knapsack import cheapest_share
+from coralopt.allocation.bounds.lagrangian import grid_steps
 from coralopt.allocation.bounds.own_prices import OwnCover, OwnItems, OwnPrices
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem

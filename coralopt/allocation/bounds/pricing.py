@@ -13,14 +13,8 @@ from fractions import Fraction
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, available, side_adds
-from coralopt.allocation.bounds.lagrangian import (
-    cheapest_share,
-    covering_table,
-    grid_for,
-    grid_steps,
-    raise_to_line,
-    several_items,
-)
+from coralopt.allocation.bounds.knapsack import CoveringTable, cheapest_share, raise_to_line, several_items
+from coralopt.allocation.bounds.lagrangian import grid_for, grid_steps
 from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.bounds.spared import SparedCover, least_spared
 from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
@@ -103,6 +97,8 @@ class PricingProblem:
     def __init__(
         self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit] = ()
     ) -> None:
+        from scipy.sparse import csr_array
+
         configurations = problem.price.shape[1]
         self.problem, self.chosen, self.limits = problem, chosen, limits
         self.shape = problem.price.shape
@@ -110,6 +106,12 @@ class PricingProblem:
         self.phase = columns.phase[chosen]
         self.region = columns.region[chosen]
         self.usage = problem.usage[template].astype(np.float64)
+        row, column = np.nonzero(self.usage)
+        cell = (self.phase[row] * self.shape[0] + self.region[row]) * configurations + column
+        #: float64 (k, P * R * C), nodes of each column where its phase pays for them.
+        self.nodes = csr_array(
+            (self.usage[row, column], (row, cell)), shape=(len(chosen), len(problem.demand) * problem.price.size)
+        )
         self.cost = columns.cost[chosen]
         self.grid = grid_for(problem, GRID)
         self.steps = grid_steps(problem.throughput[template], problem.demand[self.phase], self.grid)
@@ -153,6 +155,12 @@ class PricingProblem:
         # No node may come at less than nothing: with weights of at least 0 the knapsacks stay what they are.
         self.floor = -np.nan_to_num(problem.segments.base).ravel()
 
+    def first_excess(self, start: Multipliers) -> Floats:
+        """float64 (R * C + S,), USD/h: what no price exceeds at first, given those to begin with."""
+        return np.full(
+            len(self.available), 10.0 * max(float(start.capacity.max(initial=0.0)), float(self.cost.max(initial=1.0)))
+        )
+
     def node_prices(self, multipliers: Multipliers) -> Floats:
         """float64 (P, R * C): what each phase pays for a node."""
         cells = self.problem.price.size
@@ -168,9 +176,8 @@ class PricingProblem:
         ``None`` when the chosen columns cannot cover some phase.
         """
         prices = self.node_prices(multipliers)
-        paid = prices.reshape(-1, *self.shape)[self.phase, self.region]
         side_prices = multipliers.capacity[self.problem.price.size :].copy()
-        weight = self.cost + (self.usage * paid).sum(axis=1) + self.adds[:, ~self.earned] @ side_prices[~self.earned]
+        weight = self.cost + self.nodes @ prices.ravel() + self.adds[:, ~self.earned] @ side_prices[~self.earned]
         for row in np.flatnonzero(self.earned).tolist():
             # No instance may come at less than nothing.
             each = self.adds[:, row] < 0
@@ -335,7 +342,8 @@ class _Items:
 
     def filled(self, weight: Floats) -> _Filled:
         """Least weights that cover the grid with fresh items and some copies of kept ones."""
-        table, choice = covering_table(self.steps[self.fresh], weight[self.fresh], self.grid)
+        cover = CoveringTable.of(self.steps[self.fresh], weight[self.fresh], self.grid)
+        table = cover.least
         layers: list[tuple[int, int, Bools]] = []
         amounts = np.arange(self.grid + 1)
         for k, copies in self.kept:
@@ -348,7 +356,7 @@ class _Items:
                 layers.append((k, taken, better))
                 copies -= taken
                 size *= 2
-        return _Filled(self, table, choice, layers)
+        return _Filled(self, table, cover, layers)
 
     def several(self, weight: Floats, table: Floats, least: int) -> Floats:
         """float64 (least + 1, G + 1): least weights that cover each amount with at least 0, 1, ... ``least`` items."""
@@ -369,17 +377,17 @@ class _Items:
         """Least weight of what covers the grid, and a share of it whichever item is lost; and the items."""
         cover = least_spared(self.steps[self.all], weight[self.all], self.grid, share)
         fitting = self.all[self.steps[self.all] <= cover.largest]
-        table, choice = covering_table(self.steps[fitting], weight[fitting], cover.amount)
-        return cover, _Filled(replace(self, fresh=fitting), table, choice, []).counts(cover.amount)
+        table = CoveringTable.of(self.steps[fitting], weight[fitting], cover.amount)
+        return cover, _Filled(replace(self, fresh=fitting), table.least, table, []).counts(cover.amount)
 
 
 @dataclass(frozen=True, eq=False)
 class _Filled:
-    """A covering knapsack's table, and what it takes to fill it."""
+    """A covering knapsack's table, that of its fresh items alone, and where a kept one is better than what is before it."""
 
     items: _Items
     table: Floats
-    choice: Ints
+    fresh: CoveringTable
     layers: list[tuple[int, int, Bools]]
 
     def counts(self, amount: int) -> dict[int, int]:
@@ -389,8 +397,6 @@ class _Filled:
             if amount > 0 and better[amount]:
                 counts[k] = counts.get(k, 0) + taken
                 amount = max(0, amount - int(steps[k]) * taken)
-        while amount > 0:
-            k = int(self.items.fresh[self.choice[amount]])
+        for k in self.items.fresh[self.fresh.members(amount)].tolist():
             counts[k] = counts.get(k, 0) + 1
-            amount -= int(steps[k])
         return counts

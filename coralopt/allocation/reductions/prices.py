@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.allocation.bounds.lagrangian import allow_copies, grid_for, grid_steps, least_weights, raise_to_line
+from coralopt.allocation.bounds.knapsack import allow_copies, least_weights, raise_to_line
+from coralopt.allocation.bounds.lagrangian import grid_for, grid_steps
 from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.types import Bools, Floats

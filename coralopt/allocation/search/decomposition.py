@@ -11,7 +11,7 @@ import numpy as np
 from coralopt.allocation.bounds.coverings import side_adds
 from coralopt.allocation.bounds.cuts import SupplyCut, cuts_of_coverings, violated_cuts
 from coralopt.allocation.bounds.decomposition import CLOSE, Decomposition, MasterState, best_prices
-from coralopt.allocation.bounds.fitting import FittingPricing, with_fitting
+from coralopt.allocation.bounds.fitting import PRICED, WHOLE, FittingPricing, with_fitting
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.pricing import Covering, PricingProblem
 from coralopt.allocation.model.columns import Columns
@@ -166,27 +166,36 @@ def _violated(search: SearchContext, highest: Highest, whole: bool) -> list[Supp
 def _fitting(search: SearchContext, highest: Highest, state: MasterState) -> Highest:
     """The highest bound of coverings that fit within the cuts, from some prices and coverings on."""
     problem, columns = search.within_cuts, search.columns
-    root = highest.root
+    root, deadline = highest.root, time.perf_counter() + search.share_of_left()
+    if len(columns) <= search.limits.near_columns:
+        # At these prices columns that looked dear are needed, too.
+        highest = replace(highest, chosen=np.arange(len(columns)))
     for _ in range(FITS):
         pricing = FittingPricing(problem, columns, highest.chosen)
         state = pricing.started(state)
         if set(pricing.reach) <= pricing.hard and not search.cuts:
             # No phase needs more than there is of anything, or it cannot be told what those that do weigh.
             break
-        deadline = time.perf_counter() + search.share_of_left()
         master = best_prices(pricing, state, search.lp_solver, deadline)
         highest = highest.after(master, len(state.coverings))
         state = master.state
         plain = lagrangian_bound(problem, columns, state.capacity_prices, side_prices=state.side_prices)
-        lagrangian = with_fitting(problem, columns, plain, state)
+        begun = time.perf_counter()
+        lagrangian = with_fitting(problem, columns, plain, state, PRICED)
+        took = time.perf_counter() - begun
+        near = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound * (1 + search.limits.near_bound))
+        near = near[np.argsort(lagrangian.column_bounds[near], kind="stable")[: search.limits.near_columns]]
+        grown = np.union1d(highest.chosen, near)
+        close = lagrangian.bound >= master.bound - CLOSE * abs(master.bound)
+        last = len(grown) == len(highest.chosen) or close or time.perf_counter() >= deadline
+        if last and took * WHOLE.most / PRICED.most < search.share_of_left():
+            lagrangian = with_fitting(problem, columns, plain, state)
         bounds = np.maximum(root.column_bounds, lagrangian.column_bounds)
         if lagrangian.bound > root.lagrangian.bound:
             search.best = replace(state, coverings=())
             root = replace(root, lagrangian=replace(lagrangian, column_bounds=bounds))
         root = replace(root, column_bounds=bounds)
-        near = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound * (1 + search.limits.near_bound))
-        grown = np.union1d(highest.chosen, near[: search.limits.near_columns])
-        if len(grown) == len(highest.chosen) or lagrangian.bound >= master.bound - CLOSE * abs(master.bound):
+        if last:
             break
         highest = replace(highest, chosen=grown)
     return replace(highest, root=root)
