@@ -83,13 +83,13 @@ class PlanRequest:
             ScenarioError: An SLO no node can meet.
             LibraryError: The library file is stale, foreign or corrupt.
         """
-        ahead = None if self.warm.library is not None else LibraryAhead(self.scenario, self.library)
+        path = self.library if self.warm.library is not None else LibraryAhead(self.scenario, self.library)
         warm = self.warm.covering(self.scenario)
         known = warm.known_library(self.scenario, self.progress)
         if known is not None:
             return known, True, warm.with_library(self.scenario, known)
         library, reused = obtain_library(
-            self.scenario, self.library, tables=warm.tables_of(self.scenario), progress=self.progress, ahead=ahead
+            self.scenario, path, tables=warm.tables_of(self.scenario), progress=self.progress
         )
         return library, reused, warm.with_library(self.scenario, library)
 

@@ -159,7 +159,7 @@ def _writable(folder: Path) -> bool:
 
 def obtain_library(
     scenario: ResolvedScenario,
-    path: Path | None = None,
+    path: Path | LibraryAhead | None = None,
     *,
     tables: Sequence[ThroughputTables] | None = None,
     rebuild: bool = False,
@@ -167,7 +167,6 @@ def obtain_library(
     executor: str = "local",
     workers: int | None = None,
     progress: Progress | None = None,
-    ahead: LibraryAhead | None = None,
 ) -> tuple[TemplateLibrary, bool]:
     """The scenario's library: read when it is there, else built and stored.
 
@@ -177,7 +176,7 @@ def obtain_library(
         scenario: The resolved scenario.
         path: A library file. An existing one is used if it belongs to the scenario and refused if it does not.
             ``None`` uses the cache directory, where the name carries the digest; where that cannot be used, the library
-            is kept in memory only, with a :class:`CacheWarning`.
+            is kept in memory only, with a :class:`CacheWarning`. Or one of these that is being read already.
         tables: Its throughput tables if already made.
         rebuild: Build even when a stored library fits.
         method: Solver, formulation and sample; see :func:`build_library`. A stored library made by another method is
@@ -185,7 +184,6 @@ def obtain_library(
         executor: ``"local"`` or ``"ray"``.
         workers: Threads of the sweep, processes, or tasks at a time.
         progress: Told about steps done.
-        ahead: What was read before the tables were made.
 
     Returns:
         The library and whether it was read rather than built.
@@ -196,6 +194,8 @@ def obtain_library(
     tables = scenario_tables(scenario) if tables is None else tables
     check_slos(scenario, tables)
     digest = library_digest(scenario, tables)
+    ahead = path if isinstance(path, LibraryAhead) else None
+    path = path.path if isinstance(path, LibraryAhead) else path
     target = path if path is not None else default_library_path(scenario, digest, method)
     library = None if ahead is None or rebuild else ahead.library(target, digest)
     sampled = method is not None and method.sample is not None

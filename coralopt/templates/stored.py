@@ -30,10 +30,14 @@ class LibraryAhead:
     Args:
         scenario: The scenario.
         path: Its library file; ``None`` takes the newest of the scenario's name in the cache directory.
+
+    Attributes:
+        path: As given.
     """
 
     def __init__(self, scenario: ResolvedScenario, path: Path | None) -> None:
-        self._path = _newest(scenario) if path is None else path
+        self.path = path
+        self._file = _newest(scenario) if path is None else path
         self._library: TemplateLibrary | None = None
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -41,13 +45,13 @@ class LibraryAhead:
     def _read(self) -> None:
         # What is wrong with a file is told to whoever needs it.
         with contextlib.suppress(LibraryError):
-            self._library = None if self._path is None else load_library(self._path)
+            self._library = None if self._file is None else load_library(self._file)
 
-    def library(self, path: Path, digest: str) -> TemplateLibrary | None:
+    def library(self, file: Path, digest: str) -> TemplateLibrary | None:
         """What was read, if it was this file and has this digest."""
         self._thread.join()
-        found = self._library
-        return found if found is not None and (self._path, found.digest) == (path, digest) else None
+        library = self._library
+        return library if library is not None and (self._file, library.digest) == (file, digest) else None
 
 
 def _newest(scenario: ResolvedScenario) -> Path | None:

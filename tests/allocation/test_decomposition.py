@@ -18,8 +18,9 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.kernels import BLOCK, instance_weights
+from coralopt.allocation.bounds.kernels import instance_weights
 from coralopt.allocation.bounds.knapsack import CoveringTable, least_weights, raise_to_line
+from coralopt.allocation.bounds.knapsack_kernel import BLOCK
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns

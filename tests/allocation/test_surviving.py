@@ -21,8 +21,8 @@ from coralopt.allocation import (
 from coralopt.allocation.bounds.coverings import WeightedColumns
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.fitting import Effort, FittingSearch
-from coralopt.allocation.bounds.kernels import completed_for
 from coralopt.allocation.bounds.knapsack import least_weights
+from coralopt.allocation.bounds.knapsack_kernel import completed_for
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.bounds.spared import completions_of, least_spared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from coralopt.errors import LibraryError
 from coralopt.placement import throughput_of
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import (
+    LibraryAhead,
     TemplateLibrary,
     build_library,
     content_digest,
+    default_library_path,
     load_library,
     obtain_library,
     save_library,
@@ -64,6 +67,28 @@ def test_reused_when_nothing_changed(tiny_scenario: ResolvedScenario, tmp_path: 
     assert obtain_library(tiny_scenario, path)[1] is False
     assert obtain_library(tiny_scenario, path)[1] is True
     assert obtain_library(tiny_scenario, path, rebuild=True)[1] is False
+
+
+def test_what_is_read_ahead_is_taken_only_if_it_belongs(
+    tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By file and digest: a newer one of the same name, of other latencies, is dropped, and a bad one told as ever."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    own, newer = (default_library_path(tiny_scenario, digest) for digest in (tiny_library.digest, "f" * 16))
+    own.parent.mkdir()
+    save_library(tiny_library, own)
+    ahead = LibraryAhead(tiny_scenario, None)
+    library = ahead.library(own, tiny_library.digest)
+    assert library is not None
+    assert content_digest(library) == content_digest(tiny_library)
+    assert ahead.library(own, "f" * 64) is None
+    assert obtain_library(tiny_scenario, LibraryAhead(tiny_scenario, None))[1] is True
+    save_library(replace(tiny_library, digest="f" * 64), newer)
+    os.utime(own, (0, 0))
+    assert LibraryAhead(tiny_scenario, None).library(own, tiny_library.digest) is None
+    assert obtain_library(tiny_scenario, LibraryAhead(tiny_scenario, None))[0].digest == tiny_library.digest
+    with pytest.raises(LibraryError, match="stale"):
+        obtain_library(tiny_scenario, LibraryAhead(tiny_scenario, newer))
 
 
 def test_corrupt_and_foreign_files(tiny_library: TemplateLibrary, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from coralopt.allocation.bounds.kernels import Completions, completed_for, missing_steps
+from coralopt.allocation.bounds.knapsack_kernel import Completions, completed_for, missing_steps
 from coralopt.types import Bools, Floats, Ints
 
 #: Share of a sum by which a row may be exceeded, and a demand be missed: what rounding does.

@@ -33,7 +33,7 @@ class CoveringTable:
         if not len(steps):
             return CoveringTable(least, np.zeros(0, dtype=np.int64), steps, weight)
         # Imported here: compiled code is dear to load and most commands never need it.
-        from coralopt.allocation.bounds.kernels import cheapest_by_size, cover
+        from coralopt.allocation.bounds.knapsack_kernel import cheapest_by_size, cover
 
         front = cheapest_by_size(steps, weight, grid)
         table = CoveringTable(least, front, steps[front], weight[front])
@@ -42,7 +42,7 @@ class CoveringTable:
 
     def members(self, amount: int) -> Ints:
         """int64 (n,): items that cover so much at the least weight, one for every copy; ``least`` must be as it was made."""
-        from coralopt.allocation.bounds.kernels import covering_items
+        from coralopt.allocation.bounds.knapsack_kernel import covering_items
 
         return self.item[covering_items(self.size, self.weight, self.least, amount)]
 
@@ -57,7 +57,7 @@ def several_items(steps: Ints, weight: Floats, table: Floats, most: int) -> Floa
 
     The copies of kept items are not counted here.
     """
-    from coralopt.allocation.bounds.kernels import cheapest_by_size, one_more
+    from coralopt.allocation.bounds.knapsack_kernel import cheapest_by_size, one_more
 
     if not most:
         return table[None]
@@ -85,7 +85,7 @@ def allow_copies(cover: Floats, steps: int, weight: float, copies: int) -> None:
 
 def raise_to_line(table: Floats, whole: float) -> None:
     """No amount is covered for less than its share of what a whole costs in fractions; in place."""
-    from coralopt.allocation.bounds.kernels import raise_to_slope
+    from coralopt.allocation.bounds.knapsack_kernel import raise_to_slope
 
     if np.isfinite(whole):
         raise_to_slope(table, whole * (1 - 1e-12) / (len(table) - 1))

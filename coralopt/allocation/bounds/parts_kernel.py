@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from coralopt.allocation.bounds.kernels import missing_steps
+from coralopt.allocation.bounds.knapsack_kernel import missing_steps
 from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 

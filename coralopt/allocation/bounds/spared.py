@@ -26,7 +26,7 @@ import numpy as np
 from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
-    from coralopt.allocation.bounds.kernels import Completions
+    from coralopt.allocation.bounds.knapsack_kernel import Completions
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class SparedCover:
 
 def least_spared(steps: Ints, weight: Floats, grid: int, share: float, unmet_step: float = np.inf) -> SparedCover:
     """What covers the grid, and a share of it whichever item is lost, weighs at least; every item in any number."""
-    from coralopt.allocation.bounds.kernels import cheapest_by_size, least_with_largest
+    from coralopt.allocation.bounds.knapsack_kernel import cheapest_by_size, least_with_largest
 
     front = cheapest_by_size(steps, weight, grid)[::-1]
     # What is not served is no instance, and none of it is lost.
@@ -72,7 +72,7 @@ def completions_of(steps: Ints, weight: Floats, grid: int, share: float) -> Comp
         grid: Steps of the demand.
         share: Of it that must be left; 0 for none, and tables of nothing.
     """
-    from coralopt.allocation.bounds.kernels import Completions, cheapest_by_size, fill_completions
+    from coralopt.allocation.bounds.knapsack_kernel import Completions, cheapest_by_size, fill_completions
 
     front = cheapest_by_size(steps, weight, grid)[::-1] if share else np.zeros(0, dtype=np.int64)
     sizes, weights = steps[front], weight[front]
