@@ -114,6 +114,11 @@ class Basis:
     columns: npt.NDArray[np.int8]
     rows: npt.NDArray[np.int8]
 
+    def with_columns(self, lower: Floats, upper: Floats) -> Basis:
+        """The basis of the same with more columns of these bounds, each at one of them, or free at 0."""
+        at = np.where(np.isfinite(lower), Basis.LOWER, np.where(np.isfinite(upper), Basis.UPPER, Basis.FREE))
+        return Basis(np.concatenate([self.columns, at.astype(np.int8)]), self.rows)
+
     def with_rows(self, count: int) -> Basis:
         """The basis of the same with ``count`` rows more."""
         return Basis(self.columns, np.concatenate([self.rows, np.full(count, self.BASIC, dtype=np.int8)]))

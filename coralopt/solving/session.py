@@ -95,8 +95,7 @@ class MatrixSession:
             extras=extras,
         )
         if isinstance(start, Basis):
-            beside = np.where(np.isfinite(low), Basis.LOWER, np.where(np.isfinite(high), Basis.UPPER, Basis.FREE))
-            self.start = replace(start, columns=np.concatenate([start.columns, beside.astype(np.int8)]))
+            self.start = start.with_columns(low, high)
         elif start is not None:
             self.start = np.concatenate([start, np.full(count, np.nan)])
 

@@ -55,9 +55,7 @@ class Templates:
     examined: int
 
 
-#: The arrays of :class:`Templates`, in the order of its fields.
-COLUMNS = ("usage", "throughput", "stage_layers", "node_configuration", "node_stage")
-#: Which column of a file each of them is, and its type there.
+#: The arrays of :class:`Templates`, in the order of its fields: which column of a file each of them is, and its type there.
 STORED: dict[str, tuple[str, np.dtype[Any]]] = {  # whichever type a column has
     "usage": ("nodes", np.dtype("<i1")),
     "throughput": ("throughput_tokens_s", np.dtype("<f8")),
@@ -65,6 +63,7 @@ STORED: dict[str, tuple[str, np.dtype[Any]]] = {  # whichever type a column has
     "node_configuration": ("node_configuration", np.dtype("<i1")),
     "node_stage": ("node_stage", np.dtype("<i1")),
 }
+COLUMNS = tuple(STORED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,22 +290,17 @@ def _schema(library: TemplateLibrary) -> pa.Schema:
 
 def content_digest(library: TemplateLibrary) -> str:
     """SHA-256 hex of the stored arrays: two libraries with the same one hold the same templates."""
-    columns = {name: hashlib.sha256() for name in STORED}
+    digest = hashlib.sha256()
     for phase in library.phases:
-        for name, digest in columns.items():
+        digest.update(phase.key.encode())
+        for name in COLUMNS:
             digest.update(_as_stored(phase, name).data)
-    return _digest_of(columns, {phase.key: len(phase) for phase in library.phases})
-
-
-def _digest_of(columns: Mapping[str, hashlib._Hash], rows: Mapping[str, int]) -> str:
-    parts = {name: digest.hexdigest() for name, digest in columns.items()}
-    return hashlib.sha256(json.dumps([rows, parts]).encode()).hexdigest()
+    return digest.hexdigest()
 
 
 def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLibrary:
     """Arrays of what was read, without copies where they can be had."""
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in STORED}
-    digests = {name: hashlib.sha256() for name in STORED}
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, columns=[column for column, _ in STORED.values()])
         for name, (column, dtype) in STORED.items():
@@ -315,7 +309,6 @@ def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLib
                 if chunk.null_count:
                     raise ValueError(f"column {column} has empty places")
                 values = np.frombuffer(chunk.buffers()[1], dtype=dtype)[chunk.offset * width :][: len(chunk) * width]
-                digests[name].update(values.data)
                 rows = values if name == "throughput" else values.reshape(len(chunk), width)
                 parts[name].append(rows.astype(np.int16) if name == "usage" else rows)
     columns = {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for name, arrays in parts.items()}
@@ -335,7 +328,6 @@ def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLib
         document=json.loads(metadata.get("coralopt.document", "{}")),
         method=json.loads(metadata.get("coralopt.method", "{}")),
     )
-    content = _digest_of(digests, {phase.key: len(phase) for phase in phases})
-    if start != file.metadata.num_rows or content != metadata["coralopt.content"]:
+    if start != file.metadata.num_rows or content_digest(library) != metadata["coralopt.content"]:
         raise ValueError("its content does not match its own digest")
     return library

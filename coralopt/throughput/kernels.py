@@ -34,14 +34,14 @@ def choose_batches(
         share: Of the best throughput that a batch must reach.
         cell: Tokens/s, batch and ms, (n,) or more each, 0 where no batch fits and without layers.
     """
-    (at_work, timed), (holds, budget_ms, most), (count, scale) = taken, limits, stages
+    (at_work, limited_ms), (holds, budget_ms, most), (count, scale) = taken, limits, stages
     values, chosen, stage_ms = cell
     fitting = np.zeros(len(at_work))
     least = np.inf
     for row in range(1, len(holds)):
         top = 0.0
         for k in range(len(at_work)):
-            fits = count * at_work[k] <= holds[row] and count * timed[row, k] * scale <= budget_ms[row]
+            fits = count * at_work[k] <= holds[row] and count * limited_ms[row, k] * scale <= budget_ms[row]
             fitting[k] = min(speed[row, k], most[row]) if fits else 0.0
             top = max(top, fitting[k])
         k = 0

@@ -129,13 +129,13 @@ def node_throughput(
             usual_ms = stage.mean_ms(usual[stages - 1], stages)[0]
             if usual_ms is not timed:
                 timed, rate = usual_ms, 1e3 * at_work * work.tokens_each / np.maximum(usual_ms, 1e-12)
-            timed_ms = ms
+            limited_ms = ms
             if work.carrying is not None:
                 # Those with prompts have a limit of their own.
-                timed_ms = np.where(stages * carrying_ms * scale <= work.carrying.slo_ms[:batches], ms, np.nan)
+                limited_ms = np.where(stages * carrying_ms * scale <= work.carrying.slo_ms[:batches], ms, np.nan)
             limits = resident[: most_layers + 1], budget_ms, most if stages > 1 else without_limit
             cell = values[stages - 1, role], chosen[stages - 1, role], stage_ms[stages - 1, role]
-            choose_batches(work.batch, rate, ms, (at_work, timed_ms), limits, (stages, scale), share, cell)
+            choose_batches(work.batch, rate, ms, (at_work, limited_ms), limits, (stages, scale), share, cell)
     return values, chosen, stage_ms
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -264,11 +264,8 @@ class _Master:
         from scipy.sparse import csc_array
 
         cells, phases, missed = len(self.available), len(self.row), self.missed
-        height, width, dearer = (
-            cells + phases + len(self.limits),
-            len(self.entries),
-            slice(missed, missed + len(self.pieces.cell)),
-        )
+        height, width = cells + phases + len(self.limits), len(self.entries)
+        dearer = slice(missed, missed + len(self.pieces.cell))
         rows, values = (np.concatenate([column[k] for column in self.entries]) for k in (0, 1))
         ends = np.cumsum([0, *(len(column[0]) for column in self.entries)])
         upper = np.full(width, np.inf)
@@ -293,8 +290,8 @@ class _Master:
         )
         start = None
         if self.basis is not None and Capability.LP_BASIS in self.solver.capabilities:
-            new = np.full(width - len(self.basis.columns), Basis.LOWER, dtype=np.int8)
-            start = replace(self.basis, columns=np.concatenate([self.basis.columns, new]))
+            known = len(self.basis.columns)
+            start = self.basis.with_columns(matrix.lower[known:], matrix.upper[known:])
         result = solve_matrix(matrix, self.solver, SolveOptions(threads=1, presolve=False), start=start)
         if result.x is None or result.row_duals is None or result.objective is None:
             return np.inf, Multipliers(np.zeros(cells), np.zeros(len(self.limits))), np.zeros(len(costs)), True

@@ -367,16 +367,16 @@ def with_fitting(
     chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + over[columns.phase])
     # What uses any other column weighs more than this.
     most = lagrangian.whole + over
+    search = FittingSearch(problem, columns, chosen, effort=effort)
+    for item in fitting:
+        search.know(item)
     near = WeightedColumns(chosen, lagrangian.weight[chosen], lagrangian.least, lagrangian.whole)
     side_prices = state.row_prices()[problem.price.size :]
     if any(item.sense == "least" for item in open_constraints(problem)):
         # Its prices may be lower ones than these, and those of cuts with them: then cuts count instances one by one.
         side_prices = np.zeros_like(side_prices)
-    above, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
-    search = FittingSearch(problem, columns, chosen, effort=effort)
-    for item in fitting:
-        search.know(item)
     prices = search.part_prices(near.weight, side_prices)
+    above, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
     for p in np.flatnonzero(problem.demand > 0).tolist():
         least = min(search.lightest(p, near, above, prices).least, float(most[p]))
         # Nothing fits at all: so much says enough.
