@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +17,9 @@ from coralopt.allocation import AllocationProblem, AllocationSearchOptions, Sear
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search import solve as solve_module
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
-from coralopt.allocation.search.decomposition import raise_bound
+from coralopt.allocation.search.decomposition import Highest, raise_bound
 from coralopt.allocation.search.neighbourhood import repair
+from coralopt.allocation.search.restricted_master import restricted_master
 from coralopt.allocation.search.result import AllocationResult
 from coralopt.allocation.search.solve import _root_bound, _round
 from coralopt.errors import InfeasibleError
@@ -27,6 +30,20 @@ from coralopt.types import Floats
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 
 
+def repaired(search: SearchContext, highest: Highest) -> None:
+    """The step ``repair``."""
+    repair(search, highest.values(search.columns), highest.root.column_bounds)
+
+
+def from_support(search: SearchContext, highest: Highest) -> None:
+    """The step ``restricted master``."""
+    restricted_master(search, [highest.values(search.columns)], highest.root.column_bounds, 1.0)
+
+
+#: What finds a first allocation beside a fractional one, and the seconds that it is given.
+STEPS = [pytest.param(repaired, math.inf, id="repair"), pytest.param(from_support, 120.0, id="restricted master")]
+
+
 def scarce(shape: tuple[int, int, int, int, int], seed: int) -> AllocationProblem:
     """A synthetic problem of so many nodes a template, phases, configurations, regions and nodes, less a tenth of these."""
     max_nodes, phases, configurations, regions, nodes = shape
@@ -34,45 +51,50 @@ def scarce(shape: tuple[int, int, int, int, int], seed: int) -> AllocationProble
     return replace(problem, availability=np.floor(0.9 * problem.availability).astype(np.int64))
 
 
-def begun(problem: AllocationProblem) -> SearchContext:
+def begun(problem: AllocationProblem, seconds: float = math.inf) -> SearchContext:
     """A search over all columns of what is left of the problem."""
-    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    deadline = time.perf_counter() + seconds
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, deadline)
     search.reduce(None)
     search.columns = Columns.of(search.small)
     return search
 
 
+@pytest.mark.parametrize(("step", "seconds"), STEPS)
 @pytest.mark.parametrize(
     ("shape", "seed"), [((2, 4, 5, 2, 16), 1), ((3, 4, 5, 2, 12), 2), ((3, 6, 6, 2, 20), 0), ((3, 6, 6, 2, 20), 2)]
 )
-def test_a_repair_finds_an_allocation_where_rounding_finds_none(
-    shape: tuple[int, int, int, int, int], seed: int
+def test_an_allocation_is_found_where_rounding_finds_none(
+    shape: tuple[int, int, int, int, int], seed: int, step: Callable[[SearchContext, Highest], None], seconds: float
 ) -> None:
     problem = scarce(shape, seed)
-    search = begun(problem)
+    search = begun(problem, seconds)
     root = _root_bound(search)
     _round(search, root)
     assert search.allocation is None
     highest = raise_bound(search, root, None)
-    repair(search, highest.values(search.columns), highest.root.column_bounds)
+    step(search, highest)
     assert search.allocation is not None
     assert problem.check(search.reduced.restore(search.allocation)).objective == search.cost
     truth = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(reductions=False)).cost_usd_h
     assert truth * (1 - 1e-9) <= search.cost <= 1.2 * truth
 
 
+@pytest.mark.parametrize(("step", "seconds"), STEPS)
 @settings(max_examples=100, deadline=None)
 @given(problem=operated_problems())
-def test_a_repair_finds_only_allocations(problem: AllocationProblem) -> None:
+def test_only_allocations_are_found(
+    step: Callable[[SearchContext, Highest], None], seconds: float, problem: AllocationProblem
+) -> None:
     """With everything that operators ask for: none where there is none, and none below the optimum."""
-    search = begun(problem)
+    search = begun(problem, seconds)
     if not (search.small.demand > 0).any() or not search.small.adds_up:
         return
     try:
         highest = raise_bound(search, _root_bound(search), None)
     except InfeasibleError:
         return
-    repair(search, highest.values(search.columns), highest.root.column_bounds)
+    step(search, highest)
     if search.allocation is None:
         return
     truth = best_operated_by_enumeration(problem)

@@ -22,6 +22,7 @@ from coralopt.allocation import (
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search import context as context_module
 from coralopt.allocation.search import solve as solve_module
 from coralopt.allocation.search.choice import Choice
 from coralopt.allocation.search.context import SearchContext
@@ -31,7 +32,7 @@ from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.rounding import rounded
 from coralopt.allocation.search.solve import _root_bound
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError, SolverError
-from coralopt.solving import SolveOptions, get_backend, solve
+from coralopt.solving import Proof, SolveOptions, get_backend, solve
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 from coralopt.testing.synthetic import synthetic_problem
 
@@ -155,6 +156,25 @@ def test_a_cost_below_what_is_proven_is_an_error() -> None:
     assert free.bound == 0.0
 
 
+def test_what_the_bound_rests_on() -> None:
+    """The back end's word where it raised the bound; what it said without raising it counts for nothing."""
+    problem = synthetic_problem(max_nodes=2, phases=3, configurations=5, regions=2, supply="scarce", nodes=20)
+    whole = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(reductions=False))
+    assert whole.proof is whole.solutions[-1].proof
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    search.cost = 10.0
+    steps = ((5.0, Proof.OWN_BOUND), (7.0, Proof.SOLVER), (6.0, Proof.OWN_BOUND), (7.0, Proof.OWN_BOUND))
+    for bound, proof in steps:
+        search.raise_bound(bound, proof)
+    assert (search.proven, search.proof) == (7.0, Proof.SOLVER)
+    # The next pass begins from that, and proves more, or as much, by itself.
+    search = search.again(search.limits)
+    assert (search.proven, search.proof) == (7.0, Proof.SOLVER)
+    search.cost = 10.0
+    search.raise_bound(8.0)
+    assert (search.proven, search.proof) == (8.0, Proof.OWN_BOUND)
+
+
 @pytest.mark.parametrize("step", ["AT_ONCE", "FAR"])
 def test_columns_that_the_back_end_is_tried_on_go_through_the_other_steps(
     step: str, monkeypatch: pytest.MonkeyPatch
@@ -163,7 +183,8 @@ def test_columns_that_the_back_end_is_tried_on_go_through_the_other_steps(
     problem = synthetic_problem(max_nodes=2, phases=3, configurations=5, regions=2, supply="scarce", nodes=20)
     options = SolveOptions(rel_gap=1e-4, time_limit=60.0)
     truth = solve_allocation(problem, options=options, search=AllocationSearchOptions(reductions=False))
-    monkeypatch.setattr(solve_module, step, {"AT_ONCE": 0.0, "FAR": -1.0}[step])
+    place, value = {"AT_ONCE": (solve_module, 0.0), "FAR": (context_module, -1.0)}[step]
+    monkeypatch.setattr(place, step, value)
     few = SearchLimits(direct_columns=10**6) if step == "AT_ONCE" else SearchLimits(direct_columns=0, annealings=0)
     result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=few))
     assert result.cost_usd_h == pytest.approx(truth.cost_usd_h, rel=1e-4)

@@ -22,6 +22,7 @@ from coralopt.solving import (
     Backend,
     Capability,
     Limit,
+    Proof,
     Solution,
     SolveOptions,
     Termination,
@@ -32,6 +33,8 @@ from coralopt.types import Floats, Ints
 
 #: Share, and USD/h, by which a cost may be below a bound: what back ends round.
 CONTRADICTION = 1e-6
+#: Gap from which on an allocation is what is missing, more than a bound.
+FAR = 0.01
 #: How many times as many templates a pass that looks further away keeps.
 WIDER = 4
 
@@ -88,6 +91,7 @@ class SearchContext:
         missed: Where the back end's last allocation breaks the problem in exact figures, by less than its tolerances.
         interrupted: Whether Ctrl-C cut the search short.
         floor: USD/h; no allocation of the whole problem costs less, as the passes before proved.
+        bound_proof, floor_proof: What these rest on.
     """
 
     problem: AllocationProblem
@@ -114,6 +118,8 @@ class SearchContext:
     missed: tuple[str, ...] = ()
     interrupted: bool = False
     floor: float = 0.0
+    bound_proof: Proof = Proof.OWN_BOUND
+    floor_proof: Proof = Proof.OWN_BOUND
 
     def __post_init__(self) -> None:
         self._clock = time.perf_counter()
@@ -151,6 +157,13 @@ class SearchContext:
         """Whether the target, and not the prices that it was set at, is what ends the proof."""
         return self.reduced.bound > 0 and (self.settled_prices or self.by_prices < self.target)
 
+    @property
+    def proof(self) -> Proof:
+        """What ``proven`` rests on."""
+        if self.floor >= self.proven:
+            return self.floor_proof
+        return Proof.OWN_BOUND if self.reduced.bound >= self.proven else self.bound_proof
+
     def further(self) -> SearchLimits:
         """Limits of a pass that looks further away: at all that may be in an allocation worth finding, if that is known."""
         margin = 2 * self.limits.near_margin
@@ -182,6 +195,7 @@ class SearchContext:
             self.looked_at,
             solutions=self.solutions,
             floor=self.proven,
+            floor_proof=self.proof,
         )
 
     def reduce(self, known: Floats | None) -> None:
@@ -246,14 +260,15 @@ class SearchContext:
         """Columns that an allocation worth finding may have; where they are few, ``fixing`` ends it soonest."""
         return int((root.column_bounds <= self.worth_proving()).sum())
 
-    def raise_bound(self, bound: float) -> None:
-        """Keep the higher bound; one on the whole problem is at most the cost of the best allocation.
+    def raise_bound(self, bound: float, proof: Proof = Proof.OWN_BOUND) -> None:
+        """Keep the higher bound, and what it rests on; one on the whole problem is at most the cost of the best allocation.
 
         Raises:
             SolverError: That costs less than what is said to be the least.
         """
         self._compare(self.cost, bound)
-        self.bound = max(self.bound, min(bound, self.cost))
+        if min(bound, self.cost) > self.bound:
+            self.bound, self.bound_proof = min(bound, self.cost), proof
 
     def offer(self, allocation: Allocation) -> bool:
         """Whether an allocation passes the exact check; the best one is kept.
@@ -275,6 +290,10 @@ class SearchContext:
                 f"a bound of coralopt or of back end {self.backend.name!r} is wrong; solve with another back end or "
                 "reductions=False, and report the problem"
             )
+
+    def far(self) -> bool:
+        """Whether the best allocation, if there is one, is far from the bound."""
+        return self.bound < self.cost * (1 - FAR)
 
     def with_gap(self, share: float, time_limit: float) -> SolveOptions:
         """The options with a share of the gap and another time limit; an infinite one is none."""

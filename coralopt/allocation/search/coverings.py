@@ -21,7 +21,7 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.choice import Choice, ChoiceLimits, best_choice_among
 from coralopt.allocation.search.context import Root, SearchContext
-from coralopt.solving import MilpMatrix, solve_matrix
+from coralopt.solving import MilpMatrix, Proof, solve_matrix
 from coralopt.types import Floats, Ints
 
 Chooser = Callable[[SearchContext, Coverings, Floats, float], Choice]
@@ -54,7 +54,8 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser:
         # In floating point, bound + (wanted - bound) may be a hair below what is wanted.
         target = wanted if slack >= needed else lagrangian.bound + slack
         inside = best_choice(search, coverings, prices, target, chooser)
-        search.raise_bound(min(target, inside))
+        # Above the target the back end ruled out what is below; it is taken at its word then, too.
+        search.raise_bound(min(target, inside), Proof.SOLVER if chooser is by_backend else Proof.OWN_BOUND)
         search.lap("coverings")
         if slack >= needed or inside < target:
             break

@@ -36,7 +36,7 @@ def solve_full_model(search: SearchContext) -> None:
     search.lap("full model")
     if search.allocation is None and solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
         raise infeasible(search)
-    search.bound = max(0.0, solution.bound or 0.0)
+    search.bound, search.bound_proof = max(0.0, solution.bound or 0.0), solution.proof
     search.survivors = solution.shape[1] if solution.shape else 0
 
 
@@ -68,7 +68,8 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
         if search.survivors <= (most if ready else wanted) and restricted.admits(templates):
             solution = solve_part(search, search.small, templates, min(seconds, search.left()), floor)
             # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
-            search.raise_bound(min(math.inf if solution.bound is None else solution.bound, target))
+            inside = math.inf if solution.bound is None else solution.bound
+            search.raise_bound(min(inside, target), solution.proof)
             search.lap("fixing")
             if search.allocation is None and solution.termination.reason is Reason.INFEASIBLE:
                 raise infeasible(search)

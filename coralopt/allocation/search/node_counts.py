@@ -27,7 +27,7 @@ from coralopt.allocation.search.branching import SPLIT
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.fixing import solve_part
 from coralopt.allocation.side_constraints import SideConstraint
-from coralopt.solving import Reason
+from coralopt.solving import Proof, Reason
 from coralopt.types import Floats
 
 #: Columns of least reduced cost with which the relaxation of a child begins.
@@ -95,7 +95,8 @@ def branch_on_node_counts(search: SearchContext, root: Root) -> None:
 
     first = _counted(search, small, search.bound, root.reduced_costs, root.relaxation.x)
     least = best_first(first.bound, first, look, goes_on, search.limits.tree_nodes)
-    search.raise_bound(min(least, search.worth_proving()))
+    # The leaves are the back end's.
+    search.raise_bound(min(least, search.worth_proving()), Proof.SOLVER)
     search.lap("node counts")
 
 

@@ -28,8 +28,8 @@ class AllocationResult:
         solver: Back end.
         reductions: What each exact reduction did.
         seconds: Seconds by step: ``reductions``, ``relaxation``, ``lagrangian``, ``rounding``, ``decomposition``,
-            ``rest``, ``coverings``, ``branching``, ``neighbourhood``, ``fixing``, ``check``; ``full model`` without
-            reductions.
+            ``restricted master``, ``rest``, ``coverings``, ``branching``, ``neighbourhood``, ``fixing``, ``check``;
+            ``full model`` without reductions.
         columns: All columns after the reductions.
         survivors: Columns left after fixing when the last integer programme was made.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
@@ -37,6 +37,7 @@ class AllocationResult:
         solutions: What the back end said each time.
         state: For solving a similar problem next; ``None`` where no prices were found.
         interrupted: Whether Ctrl-C cut the search short.
+        proof: What the bound rests on: bounds of our own, or what the back end said where that is higher.
     """
 
     allocation: Allocation
@@ -54,12 +55,7 @@ class AllocationResult:
     solutions: tuple[Solution[Allocation], ...]
     state: AllocationState | None = None
     interrupted: bool = False
-
-    @property
-    def proof(self) -> Proof:
-        """What the bound rests on: our own Lagrangian bound where it is the best, else the back end's last word."""
-        own = self.bound_usd_h <= self.lagrangian_usd_h or not self.solutions
-        return Proof.OWN_BOUND if own else self.solutions[-1].proof
+    proof: Proof = Proof.OWN_BOUND
 
 
 def infeasible(search: SearchContext) -> InfeasibleError:
@@ -119,4 +115,5 @@ def finished(search: SearchContext, columns: int) -> AllocationResult:
         solutions=tuple(search.solutions),
         state=None if prices is None else AllocationState(prices),
         interrupted=search.interrupted,
+        proof=search.proof,
     )

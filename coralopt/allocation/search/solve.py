@@ -17,6 +17,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 ``cuts``
     raises L by cutting planes on the supply, which whole allocations satisfy and the decomposition's fractional one does
     not.
+``restricted master``
+    looks for an allocation among the templates of the fractional allocations, where few of their instances are whole.
 ``repair``
     looks for a first allocation where rounding finds none: demand may be missed at a price, which rises for whatever still
     is. Once more after ``rest``.
@@ -92,6 +94,7 @@ from coralopt.allocation.search.neighbourhood import repair, search_neighbourhoo
 from coralopt.allocation.search.node_counts import branch_on_node_counts
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
 from coralopt.allocation.search.rest import rest_of
+from coralopt.allocation.search.restricted_master import mostly_whole, restricted_master
 from coralopt.allocation.search.result import AllocationResult, finished, infeasible
 from coralopt.allocation.search.rounding import rounded
 from coralopt.allocation.side_constraints import open_constraints
@@ -103,10 +106,10 @@ from coralopt.types import Floats
 FIRST_LOOK = 2
 #: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
 REST = 0.25
+#: Share of the time of a step that an integer programme over the templates of fractional allocations has.
+SUPPORT = 0.5
 #: Share of the time left that the back end has over few columns, before other steps.
 AT_ONCE = 2 / 3
-#: Gap from which on more neighbourhoods are searched ahead of coverings and annealing.
-FAR = 0.01
 #: From so many instances on, whole coverings say little more than fractions: no cuts count them, no tree comes early.
 FRACTIONS = 200
 #: Gaps between an allocation and the bound from which the tree comes ahead of more neighbourhoods, their share before, and
@@ -250,6 +253,9 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
     if search.allocation is None and highest.fits:
         if fitting:
             _anneal(search, loose, FIRST_LOOK)
+        if search.allocation is None:
+            fractional = loose.values(search.columns), highest.values(search.columns)
+            restricted_master(search, fractional, highest.root.column_bounds, SUPPORT)
         repair(search, highest.values(search.columns), highest.root.column_bounds)
         if not math.isinf(search.target):
             # Its cost says how far the next pass looks.
@@ -258,6 +264,8 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
     if not fitting or (search.allocation is None and not math.isinf(search.left())):
         return highest
     highest = fit_supply(search, highest)
+    if count >= search.limits.many_instances:
+        _use_support(search, loose, highest)
     return add_cuts(search, highest, whole=True) if count < FRACTIONS and RegionParts.known(search.small) else highest
 
 
@@ -297,10 +305,11 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if count >= limits.many_instances:
         before = search.cost
         # Master programmes over many instances end before their fractions are good ones.
-        _settle_most(search, values if count < FRACTIONS else loose.values(search.columns), rests)
+        if search.far() or mostly_whole(values):
+            _settle_most(search, values if count < FRACTIONS else loose.values(search.columns), rests)
         if search.allocation is None and tight.fits:
             repair(search, values, root.column_bounds)
-        better = search.cost < before or search.bound < search.cost * (1 - FAR)
+        better = search.cost < before or search.far()
         close = search.bound > search.cost * (1 - CLOSE * search.solve_options.rel_gap)
         close &= count < FRACTIONS and listed and not spared
         if better and search.open():
@@ -315,7 +324,9 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
     if count < limits.many_instances and not search.done():
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
-        _settle_most(search, values, min(1, rests))
+        _use_support(search, loose, tight)
+        if search.far() or mostly_whole(values):
+            _settle_most(search, values, min(1, rests))
     if count < limits.most_instances:
         _anneal(search, loose, limits.annealings)
     # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
@@ -381,6 +392,21 @@ def _round(search: SearchContext, root: Root) -> None:
     search.lap("rounding")
 
 
+def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
+    """The step ``restricted master`` and neighbourhoods around what it finds, where rests would be hardly smaller.
+
+    Args:
+        search: What is known.
+        loose: The highest bound without cuts.
+        tight: The highest bound.
+    """
+    values, bounds = tight.values(search.columns), tight.root.column_bounds
+    if not mostly_whole(values) and search.open():
+        restricted_master(search, (loose.values(search.columns), values), bounds, SUPPORT)
+        if not search.far():
+            search_neighbourhoods(search, bounds, SUPPORT)
+
+
 def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
     """The step ``rest``: whole instances of a fractional allocation stay, what they leave is a problem of its own.
 
@@ -401,7 +427,7 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         # Half of the gap is the rest's.
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
         # Without a good allocation, most other steps have nothing to begin with.
-        limit = search.share_of_left() * REST ** (spare + (search.bound > search.cost * (1 - FAR)))
+        limit = search.share_of_left() * REST ** (spare + (not search.far()))
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
         inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0, repairs=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):

@@ -1,0 +1,60 @@
+"""The step ``restricted master``: an integer programme over the templates of fractional allocations.
+
+The master programme of the decomposition takes fractions of whole coverings, so it rests on few templates, and each of
+them is in instances that fit together at good prices. An integer programme over these alone, in every region, is small
+enough for a back end to find good allocations in seconds (the restricted master heuristic of column generation: Joncour
+et al. 2010, "Column generation based primal heuristics"). Where they meet no demand as whole instances, columns of least
+bound follow. It gives allocations, no bounds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.fixing import solve_part
+from coralopt.solving import Reason
+from coralopt.types import Floats
+
+#: Columns of least bound that join where the templates alone are infeasible, twice as many each time.
+MORE, MOST = 300, 1_200
+
+#: Share of the instances of a fractional allocation that are whole from which on what they leave is a small problem.
+WHOLE = 0.5
+
+
+def mostly_whole(values: Floats) -> bool:
+    """Whether most instances of a fractional allocation, float64 (N,) by column, are whole ones."""
+    return bool(np.floor(values + 1e-9).sum() >= WHOLE * values.sum())
+
+
+def restricted_master(search: SearchContext, fractional: Sequence[Floats], ranking: Floats, share: float) -> None:
+    """Look for an allocation among the templates of fractional ones; only within a time limit, which bounds the work.
+
+    Args:
+        search: What is known; templates serve one model phase each.
+        fractional: float64 (N,) each, instances of every column in fractions.
+        ranking: float64 (N,), bounds of columns.
+        share: Of what a step may take of the time left.
+    """
+    if math.isinf(search.left()) or not search.open():
+        return
+    columns, deadline = search.columns, time.perf_counter() + share * search.share_of_left()
+    support = np.flatnonzero(np.any([values > 0 for values in fractional], axis=0))
+    joined = columns.of_pairs(search.allocation)
+    joined[support] = True
+    order, more = np.argsort(ranking, kind="stable"), 0
+    while more <= MOST and time.perf_counter() < deadline:
+        joined[order[:more]] = True
+        templates = np.unique(columns.template[joined])
+        left = deadline - time.perf_counter()
+        # The floor says from when on an allocation is good enough, and makes the back end look where others end.
+        solution = solve_part(search, search.small, templates, left, search.bound)
+        if solution.termination.reason is not Reason.INFEASIBLE:
+            break
+        more = max(MORE, 2 * more)
+    search.lap("restricted master")
