@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import AllocationProblem, AllocationSearchOptions, solve_allocation
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.options import DEFAULT_OPTIONS
+from coralopt.allocation.search.restricted_master import restricted_master
 from coralopt.allocation.search.restriction import Restriction
 from coralopt.errors import InfeasibleError, LicenseLimitError, NoSolutionError, OptionError
 from coralopt.solving import Availability, RawResult
@@ -60,6 +65,21 @@ def test_no_model_is_larger_than_asked() -> None:
     assert found.solutions, "the search closed the problem without an integer programme"
     assert all(solution.shape is not None and solution.shape[1] <= 40 for solution in found.solutions)
     assert found.bound_usd_h <= found.cost_usd_h
+
+
+def test_a_restricted_master_is_no_larger_than_the_licence() -> None:
+    """Also where nobody asked for a restriction: the step is only one of several."""
+    problem = synthetic_problem(2, 4, 5, 2, "scarce", 16, 1)
+    for most, wanted in ((40, None), (25, 25)):
+        options = AllocationSearchOptions(restrict=wanted)
+        search = SearchContext(problem, Limited(), options, DEFAULT_OPTIONS, time.perf_counter() + 60.0)
+        search.reduce(None)
+        search.columns = Columns.of(search.small)
+        assert len(search.columns) > most
+        everything = np.ones(len(search.columns))
+        restricted_master(search, [everything], np.arange(len(everything), dtype=np.float64), 1.0)
+        assert search.solutions
+        assert all(solution.shape is not None and solution.shape[1] <= most for solution in search.solutions)
 
 
 def test_the_full_model_is_refused_before_it_is_built() -> None:

@@ -17,12 +17,12 @@ import numpy as np
 
 from coralopt.allocation.search.context import SearchContext
 from coralopt.allocation.search.fixing import solve_part
+from coralopt.allocation.search.restriction import Restriction
 from coralopt.solving import Reason
 from coralopt.types import Floats
 
 #: Columns of least bound that join where the templates alone are infeasible, twice as many each time.
 MORE, MOST = 300, 1_200
-
 #: Share of the instances of a fractional allocation that are whole from which on what they leave is a small problem.
 WHOLE = 0.5
 
@@ -47,14 +47,17 @@ def restricted_master(search: SearchContext, fractional: Sequence[Floats], ranki
     support = np.flatnonzero(np.any([values > 0 for values in fractional], axis=0))
     joined = columns.of_pairs(search.allocation)
     joined[support] = True
+    licence = search.backend.probe().size_limit
+    most = licence[1] if search.options.restrict is None and licence is not None else search.options.restrict
+    restricted = Restriction.of(columns, ranking, most)
     order, more = np.argsort(ranking, kind="stable"), 0
     while more <= MOST and time.perf_counter() < deadline:
         joined[order[:more]] = True
-        templates = np.unique(columns.template[joined])
+        templates = restricted.cut(np.unique(columns.template[joined]))
         left = deadline - time.perf_counter()
         # The floor says from when on an allocation is good enough, and makes the back end look where others end.
         solution = solve_part(search, search.small, templates, left, search.bound)
-        if solution.termination.reason is not Reason.INFEASIBLE:
+        if solution.termination.reason is not Reason.INFEASIBLE or restricted.full:
             break
         more = max(MORE, 2 * more)
     search.lap("restricted master")
