@@ -44,7 +44,8 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 
 def numbers(path: Path) -> list[int]:
-    assert until(path.exists)
+    # A file is there a moment before what is written to it.
+    assert until(lambda: path.exists() and path.read_text() != "")
     return [int(word) for word in path.read_text().split()]
 
 
