@@ -24,6 +24,7 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.bounds import fitting
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, side_adds
+from coralopt.allocation.bounds.cuts import CutRows
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.fitting import Effort, FittingPricing, FittingSearch, knows_fitting, with_fitting
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
@@ -207,7 +208,7 @@ def test_parts_of_regions_weigh_what_trying_everything_says(
     of_cuts, every = rng.uniform(0, 2, len(problem.side_constraints)), np.arange(len(columns))
     counted = side_adds(problem, columns, every)
     weight = root.weight + counted @ of_cuts
-    at = PartPrices(weight, list(zip(problem.side_constraints, of_cuts.tolist(), strict=True)), counted @ of_cuts)
+    at = PartPrices(weight, CutRows.of(problem.side_constraints, problem.price.shape), of_cuts, counted @ of_cuts)
     for phase in np.flatnonzero(problem.demand > 0).tolist():
         cell = int(rng.integers(problem.price.size))
         limit = NodeLimit(phase, cell, 0, int(rng.integers(0, problem.availability.ravel()[cell] + 1)))
@@ -519,5 +520,11 @@ def test_bounds_hold_where_a_phase_needs_most_of_what_there_is(seed: int, many: 
     prices, of_cuts = rng.uniform(0, 2, problem.price.shape) * rng.integers(0, 2), rng.uniform(0, 3, len(sides))
     plain = lagrangian_bound(within, columns, prices, grid=1000, side_prices=of_cuts)
     known = random_coverings(within, columns, rng, many)
-    root = with_fitting(within, columns, plain, MasterState(prices, coverings=known, side_prices=of_cuts))
+    state, roots = MasterState(prices, coverings=known, side_prices=of_cuts), []
+    for threads in (1, 4):
+        with mock.patch("coralopt.allocation.bounds.fitting.cores", return_value=threads):
+            roots.append(with_fitting(within, columns, plain, state))
+    root, other = roots
     assert plain.bound <= root.bound <= truth * (1 + 1e-9) + 1e-9
+    assert root.bound == other.bound
+    assert (root.column_bounds == other.column_bounds).all()

@@ -52,6 +52,12 @@ class SupplyCut(SideConstraint):
     divisor: int = 2
     remainder: int = 0
 
+    @property
+    def region(self) -> int:
+        """The one region."""
+        assert self.regions is not None
+        return self.regions[0]
+
     @staticmethod
     def of(
         problem: AllocationProblem, region: int, configurations: tuple[int, ...], weights: tuple[int, ...], divisor: int
@@ -66,10 +72,9 @@ class SupplyCut(SideConstraint):
 
     def coefficients(self, problem: Measured, template: Ints, region: Ints, kept: Bools | None = None) -> Floats:
         """float64 (n,): what one instance of each (template, region) pair adds."""
-        assert self.regions is not None
         nodes = problem.usage[template][:, list(self.configurations or ())].astype(np.int64)
         sums = nodes @ np.array(self.gpus, dtype=np.int64)
-        return np.where(region == self.regions[0], _rounded(sums, self.divisor, self.remainder), 0).astype(np.float64)
+        return np.where(region == self.region, _rounded(sums, self.divisor, self.remainder), 0).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +83,13 @@ class CutRows:
 
     Attributes:
         weights: float64 (R * C, K), what a node adds to the sum of each.
+        region: int64 (K,), where each is.
         divisor: int64 (K,), q.
         remainder: int64 (K,), rho.
     """
 
     weights: Floats
+    region: Ints
     divisor: Ints
     remainder: Ints
 
@@ -93,7 +100,9 @@ class CutRows:
         for k, cut in enumerate(cuts):
             weights[k, cut.regions, list(cut.configurations or ())] = cut.gpus
         pairs = np.array([(cut.divisor, cut.remainder) for cut in cuts], dtype=np.int64).reshape(-1, 2)
-        return CutRows(weights.reshape(len(cuts), shape[0] * shape[1]).T, pairs[:, 0], pairs[:, 1])
+        region = np.array([cut.region for cut in cuts], dtype=np.int64)
+        weights = np.ascontiguousarray(weights.reshape(len(cuts), shape[0] * shape[1]).T)
+        return CutRows(weights, region, pairs[:, 0].copy(), pairs[:, 1].copy())
 
     def added(self, use: Floats) -> Floats:
         """float64 (K,): what a covering on nodes float64 (R * C,) adds to each."""

@@ -15,7 +15,8 @@ never made. A search that ends early leaves the weight up to which it looked: st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +31,7 @@ from coralopt.allocation.bounds.spared import completions_of
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import open_constraints
+from coralopt.machine import cores
 from coralopt.types import Floats, Ints
 
 #: First distance from the covering knapsack's weight that is looked at, as a share of the bound, its growth, and its end.
@@ -100,10 +102,10 @@ class FittingSearch:
         self._known: dict[int, list[tuple[Ints, Ints, Floats]]] = {}
         self.parts = RegionParts(problem, columns, chosen, limits) if RegionParts.known(problem) else None
         sides, cells = open_constraints(problem), problem.price.size
-        self.cuts = [(k, cut) for k, cut in enumerate(sides) if isinstance(cut, SupplyCut) and self.parts is not None]
-        self.of_cuts = CutRows.of([cut for _, cut in self.cuts], problem.price.shape)
+        cuts = [(k, cut) for k, cut in enumerate(sides) if isinstance(cut, SupplyCut) and self.parts is not None]
+        self.cuts = CutRows.of([cut for _, cut in cuts], problem.price.shape)
         #: Rows of these cuts among all rows.
-        self.cut_rows = cells + np.array([k for k, _ in self.cuts], dtype=np.int64)
+        self.cut_rows = cells + np.array([k for k, _ in cuts], dtype=np.int64)
         self.phase, region = columns.phase[chosen], columns.region[chosen]
         template, kept = columns.template[chosen], np.flatnonzero(columns.kept[chosen])
         self.speed = problem.throughput[template].astype(np.float64)
@@ -133,21 +135,20 @@ class FittingSearch:
             weight: float64 (k,), USD/h, of the columns.
             side_prices: float64 (S,), USD/h, of the side constraints.
         """
-        at = side_prices[self.cut_rows - self.problem.price.size]
-        cuts = [(cut, float(price)) for (_, cut), price in zip(self.cuts, at.tolist(), strict=True)]
-        return PartPrices(weight, cuts, self.cut_adds @ at)
+        price = side_prices[self.cut_rows - self.problem.price.size]
+        return PartPrices(weight, self.cuts, price, self.cut_adds @ price)
 
     def as_whole(self, covering: Covering) -> Covering:
         """A covering that counts as a whole in cuts, where coverings are parts of regions."""
-        if not self.cuts:
+        if not len(self.cut_rows):
             return covering
         use = covering.use.copy()
-        use[self.cut_rows] = self.of_cuts.added(use[: self.problem.price.size])
+        use[self.cut_rows] = self.cuts.added(use[: self.problem.price.size])
         return replace(covering, use=use)
 
     def pays_no_more(self, covering: Covering) -> bool:
         """Whether a covering adds as a whole to every cut what it says."""
-        added = self.of_cuts.added(covering.use[: self.problem.price.size])
+        added = self.cuts.added(covering.use[: self.problem.price.size])
         return bool((added <= covering.use[self.cut_rows] + HAIR).all())
 
     def lightest(
@@ -177,6 +178,19 @@ class FittingSearch:
         searched = self._searched(phase, near, over, reach)
         return Fitting(max(least, searched.least), searched.coverings or known.members)
 
+    def lightest_of_each(
+        self,
+        phases: Sequence[int],
+        near: WeightedColumns,
+        over: Floats,
+        prices: PartPrices,
+        reach: Mapping[int, float],
+    ) -> list[Fitting]:
+        """The same of several phases at a time; ``reach`` by phase, 0 for others."""
+        # Compiled code lets other threads run, and phases share nothing: what comes out does not depend on threads.
+        with ThreadPoolExecutor(cores()) as threads:
+            return list(threads.map(lambda p: self.lightest(p, near, over, prices, reach.get(p, 0.0)), phases))
+
     def know(self, covering: Covering) -> None:
         """Remember a covering that fits: none that is heavier need be looked for, if it serves the demand."""
         columns = np.array([column for column, _ in covering.members], dtype=np.int64)
@@ -185,14 +199,17 @@ class FittingSearch:
             return
         place = np.minimum(np.searchsorted(self.chosen, columns), len(self.chosen) - 1)
         if (self.chosen[place] == columns).all():
-            cuts = self.of_cuts.added(covering.use[: self.problem.price.size])
+            cuts = self.cuts.added(covering.use[: self.problem.price.size])
             self._known.setdefault(covering.phase, []).append((place, counts, cuts))
 
     def _ceiling(self, phase: int, prices: PartPrices) -> float:
         """USD/h, what the lightest known covering of a phase weighs."""
-        weight, cuts = prices.weight - prices.of_cuts, np.array([price for _, price in prices.cuts])
+        weight = prices.weight - prices.of_cuts
         return min(
-            (float(weight[place] @ counts + added @ cuts) for place, counts, added in self._known.get(phase, ())),
+            (
+                float(weight[place] @ counts + added @ prices.price)
+                for place, counts, added in self._known.get(phase, ())
+            ),
             default=np.inf,
         )
 
@@ -290,22 +307,23 @@ class FittingPricing(PricingProblem):
         bounds = self.column_bounds(answer)
         near = WeightedColumns(self.chosen, answer.weight, answer.least, answer.whole)
         prices = self.search.part_prices(near.weight, answer.side_prices)
-        whole, light = answer.whole.copy(), list[Covering]()
+        whole, light, heavier = answer.whole.copy(), list[Covering](), list[Covering]()
         for covering in answer.coverings:
+            fits = self.search.fits(covering.use) and self.search.pays_no_more(covering)
+            (light if fits or covering.phase in self.hard else heavier).append(covering)
+        phases, over = [covering.phase for covering in heavier], bounds - answer.bound
+        lightest = self.search.lightest_of_each(phases, near, over, prices, self.reach)
+        for covering, fitting in zip(heavier, lightest, strict=True):
             p = covering.phase
-            if p in self.hard or (self.search.fits(covering.use) and self.search.pays_no_more(covering)):
-                light.append(covering)
-                continue
-            fitting = self.search.lightest(p, near, bounds - answer.bound, prices, self.reach.get(p, 0.0))
             if np.isinf(fitting.least):
                 return None
             whole[p] = fitting.least
             self.reach[p] = fitting.least - float(answer.whole[p])
             for some in fitting.coverings:
                 columns, counts = np.unique(some, return_counts=True)
-                lightest = self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True)))
-                light.append(self.search.as_whole(lightest))
-                self.search.know(lightest)
+                known = self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True)))
+                light.append(self.search.as_whole(known))
+                self.search.know(known)
             if not fitting.coverings:
                 # Nothing better is known; in fractions it may fit beside others.
                 light.append(covering)
@@ -359,16 +377,16 @@ def with_fitting(
         return lagrangian
     end = np.full(len(problem.demand), LAST * float(lagrangian.whole.sum()))
     room = available(problem)
-    fitting = [item for item in state.coverings if _fits(item.use, room) and _serves(problem, columns, item)]
+    known = [item for item in state.coverings if _fits(item.use, room) and _serves(problem, columns, item)]
     if RegionParts.known(problem):
         # What weighs more than a covering that fits need not be looked at; of some phases none is known.
-        end = _ceilings(problem, lagrangian, fitting, state) - lagrangian.whole
+        end = _ceilings(problem, lagrangian, known, state) - lagrangian.whole
     over = np.maximum(end * (1 + HAIR), 0.0) + HAIR
     chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + over[columns.phase])
     # What uses any other column weighs more than this.
     most = lagrangian.whole + over
     search = FittingSearch(problem, columns, chosen, effort=effort)
-    for item in fitting:
+    for item in known:
         search.know(item)
     near = WeightedColumns(chosen, lagrangian.weight[chosen], lagrangian.least, lagrangian.whole)
     side_prices = state.row_prices()[problem.price.size :]
@@ -377,8 +395,9 @@ def with_fitting(
         side_prices = np.zeros_like(side_prices)
     prices = search.part_prices(near.weight, side_prices)
     above, whole = lagrangian.column_bounds[chosen] - lagrangian.bound, lagrangian.whole.copy()
-    for p in np.flatnonzero(problem.demand > 0).tolist():
-        least = min(search.lightest(p, near, above, prices).least, float(most[p]))
+    phases = np.flatnonzero(problem.demand > 0).tolist()
+    for p, fitting in zip(phases, search.lightest_of_each(phases, near, above, prices, {}), strict=True):
+        least = min(fitting.least, float(most[p]))
         # Nothing fits at all: so much says enough.
         whole[p] = least if np.isfinite(least) else whole[p] + LAST * float(lagrangian.whole.sum())
     gained = (whole - lagrangian.whole) * (1 - 1e-9)

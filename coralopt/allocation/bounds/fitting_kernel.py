@@ -88,7 +88,7 @@ class Labels(NamedTuple):
     older: Ints
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _use(items: FittingItems, labels: Labels, label: int, used: Floats) -> None:
     """How much a partial covering uses of every row."""
     used[:] = 0.0
@@ -101,7 +101,7 @@ def _use(items: FittingItems, labels: Labels, label: int, used: Floats) -> None:
         label = labels.parent[label]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fits(items: FittingItems, room: Floats, used: Floats, k: int) -> bool:
     """Whether one more instance of item k is within every row."""
     for q in range(items.row.shape[1]):
@@ -113,7 +113,7 @@ def _fits(items: FittingItems, room: Floats, used: Floats, k: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _serves(task: FittingTask, labels: Labels, rival: int, label: int) -> bool:
     """Whether a partial covering gives as much as another one, with and without its largest instance if one may be lost."""
     if labels.speed[rival] < labels.speed[label]:
@@ -122,7 +122,7 @@ def _serves(task: FittingTask, labels: Labels, rival: int, label: int) -> bool:
     return task.spared <= 0 or labels.speed[rival] - labels.largest[rival] >= left
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _replaced(
     items: FittingItems, task: FittingTask, labels: Labels, newest: dict[np.int64, np.int64], label: int, used: Floats
 ) -> bool:
@@ -148,7 +148,7 @@ def _replaced(
     return False
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _known(items: FittingItems, task: FittingTask, labels: Labels, fresh: int, rival: int, used: Floats) -> bool:
     """Whether a partial covering of a chain, up to itself, that uses the same of every row is as fast as a new one.
 
@@ -179,7 +179,7 @@ def _known(items: FittingItems, task: FittingTask, labels: Labels, fresh: int, r
     return False
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def lightest_fitting(items: FittingItems, task: FittingTask, members: Ints) -> tuple[float, int]:
     """The lightest coverings that fit, by best-first search (A*) over partial ones.
 

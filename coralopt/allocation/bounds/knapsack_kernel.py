@@ -14,7 +14,7 @@ from coralopt.types import Floats, Ints
 BLOCK, LARGEST_BLOCK = 32, 4096
 
 
-@compiled()
+@compiled(nogil=True)
 def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
     """Least weight of one item and what ``table`` says of the rest, for every amount."""
     least = np.full(len(table), np.inf)
@@ -27,7 +27,7 @@ def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
     return least
 
 
-@compiled()
+@compiled(nogil=True)
 def cover(sizes: Ints, weights: Floats, table: Floats) -> None:
     """Unbounded covering knapsack: fill ``table[d]`` with the least weight of items of total size at least d.
 
@@ -78,7 +78,7 @@ def _take(size: int, weight: float, table: Floats, start: int, end: int) -> None
         values[k] = value if value < values[k] else values[k]
 
 
-@compiled()
+@compiled(nogil=True)
 def covering_items(sizes: Ints, weights: Floats, table: Floats, amount: int) -> Ints:
     """int64 (n,): items that cover so much at the weight which ``table``, filled by :func:`cover`, says; sizes descend."""
     taken = np.empty(amount // sizes[-1] + 1 if len(sizes) else 0, dtype=np.int64)
@@ -96,14 +96,14 @@ def covering_items(sizes: Ints, weights: Floats, table: Floats, amount: int) -> 
     return taken[:count].copy()
 
 
-@compiled()
+@compiled(nogil=True)
 def raise_to_slope(table: Floats, slope: float) -> None:
     """Raise ``table[d]`` to ``slope`` times d where it is lower; in place."""
     for amount in range(len(table)):
         table[amount] = max(table[amount], amount * slope)
 
 
-@compiled()
+@compiled(nogil=True)
 def least_with_largest(
     sizes: Ints, weights: Floats, largest: Ints, needed: tuple[int, int], table: Floats, beside: Floats
 ) -> Floats:
@@ -148,7 +148,7 @@ class Completions(NamedTuple):
     larger: Floats
 
 
-@compiled()
+@compiled(nogil=True)
 def fill_completions(sizes: Ints, weights: Floats, less: int, alone: Floats, larger: Floats) -> None:
     """Fill both tables of :class:`Completions`, full of inf; ``less`` steps of the demand need not be left after a loss."""
     alone[0, 0] = 0.0
@@ -189,7 +189,7 @@ def completed_for(completions: Completions, missing: float, lacking: float, larg
     return float(min(completions.alone[place, rest], completions.larger[place, whole]))
 
 
-@compiled()
+@compiled(nogil=True)
 def cheapest_by_size(sizes: Ints, weights: Floats, grid: int) -> Ints:
     """int64 (k,): the items, largest first, that no item of the same or a larger size undercuts; ties to the first."""
     # Grids are much longer than the items are many.

@@ -28,7 +28,7 @@ CLOSE = 1e-3
 #: How many steps of the demand are one while prices are looked for.
 COARSER = 8
 #: Coverings that are kept.
-MOST = 200
+MOST = 80
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,7 @@
-"""Compiled loops of coverings by region (module ``parts``); imported only when they run."""
+"""The parts of coverings in one region (module ``parts``), compiled; imported only when they run."""
 
 from __future__ import annotations
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy.typing as npt
 from numba import njit
 
 from coralopt.allocation.bounds.knapsack_kernel import missing_steps
-from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
 #: Share of a sum by which a demand may be missed: what rounding does.
@@ -95,7 +93,7 @@ class PartLabels(NamedTuple):
     use: npt.NDArray[np.int32]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _room_for(labels: PartLabels, count: int) -> PartLabels:
     """The same labels with room for more."""
     size = 2 * count
@@ -114,7 +112,7 @@ def _room_for(labels: PartLabels, count: int) -> PartLabels:
     return PartLabels(parent, item, older, mark, weight, whole, own, speed, use)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _undercut(labels: PartLabels, rival: int, label: int, fewer: int) -> bool:
     """Whether one of a chain serves as much at no more weight, on the same rows or on one unit of ``fewer`` less."""
     while rival >= 0:
@@ -134,7 +132,7 @@ def _undercut(labels: PartLabels, rival: int, label: int, fewer: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, int, bool]:
     """Every part of a region that a covering within the limit may have, but for those that another one undercuts.
 
@@ -158,10 +156,18 @@ def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, i
     kept = np.zeros(64, dtype=np.bool_)
     newest = {np.int64(0): np.int64(0)}
     step = task.rest[grid] / grid
-    queue = [(0, 0)]
-    count = 1
-    while len(queue) > 0:
-        units, label = heapq.heappop(queue)
+    # A queue for every number of units: its first label, its last one, and what comes after each label.
+    most = task.room.sum()
+    first, last = np.full(most + 1, -1, dtype=np.int64), np.full(most + 1, -1, dtype=np.int64)
+    after = np.full(64, -1, dtype=np.int64)
+    first[0] = last[0] = 0
+    units, count = 0, 1
+    while units <= most:
+        label = first[units]
+        if label < 0:
+            units += 1
+            continue
+        first[units] = after[label]
         if _undercut(labels, int(newest[labels.mark[label]]), label, -1):
             continue
         needed = True
@@ -206,6 +212,7 @@ def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, i
                 grown = np.zeros(len(labels.parent), dtype=np.bool_)
                 grown[:count] = kept
                 kept = grown
+                after = np.append(after, np.full(count, -1, dtype=np.int64))
             labels.use[count] = labels.use[label]
             for q in range(items.row.shape[1]):
                 if items.row[k, q] < 0:
@@ -230,44 +237,11 @@ def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, i
             if _undercut(labels, rival, count, -1):
                 continue
             newest[both] = np.int64(count)
-            heapq.heappush(queue, (units + more, count))
+            whose = units + more
+            if first[whose] < 0:
+                first[whose] = count
+            else:
+                after[last[whose]] = count
+            last[whose] = count
             count += 1
     return labels, kept, count, True
-
-
-@compiled()
-def with_region(
-    before: tuple[Floats, Floats], front: tuple[Floats, Floats], task: tuple[float, Floats, float]
-) -> tuple[Floats, Floats, Ints, Ints]:
-    """What some regions and one part of the next serve and weigh, but for what is too heavy.
-
-    Args:
-        before: float64 (n,) tokens/s and USD/h of what the regions before serve and weigh.
-        front: float64 (f,) the same of the parts, the lightest first.
-        task: Demand in tokens/s; float64 (G + 1,), what serves so many steps of it weighs at least; and the limit, USD/h.
-
-    Returns:
-        float64 (m,) tokens/s, float64 (m,) USD/h, and int64 (m,) positions of what both came from.
-    """
-    demand, rest, limit = task
-    grid, size, count = len(rest) - 1, 1024, 0
-    step = rest[grid] / grid
-    speed, weight = np.empty(size), np.empty(size)
-    came, choice = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-    for k in range(len(before[0])):
-        for part in range(len(front[0])):
-            whole = before[1][k] + front[1][part]
-            if whole > limit:
-                break
-            total = min(demand, before[0][k] + front[0][part])
-            missing = demand - total
-            if missing > demand * HAIR and whole + max(0.0, rest[missing_steps(missing / demand, grid)] - step) > limit:
-                continue
-            if count == size:
-                size *= 2
-                speed, weight = np.append(speed, np.empty(count)), np.append(weight, np.empty(count))
-                came = np.append(came, np.empty(count, dtype=np.int64))
-                choice = np.append(choice, np.empty(count, dtype=np.int64))
-            speed[count], weight[count], came[count], choice[count] = total, whole, k, part
-            count += 1
-    return speed[:count], weight[:count], came[:count], choice[:count]

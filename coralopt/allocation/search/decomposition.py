@@ -188,7 +188,8 @@ def _fitting(search: SearchContext, highest: Highest, state: MasterState) -> Hig
         grown = np.union1d(highest.chosen, near)
         close = lagrangian.bound >= master.bound - CLOSE * abs(master.bound)
         last = len(grown) == len(highest.chosen) or close or time.perf_counter() >= deadline
-        if last and took * WHOLE.most / PRICED.most < search.share_of_left():
+        # As high as the master programme says, a thorough look gains next to nothing.
+        if last and not close and took * WHOLE.most / PRICED.most < search.share_of_left():
             lagrangian = with_fitting(problem, columns, plain, state)
         bounds = np.maximum(root.column_bounds, lagrangian.column_bounds)
         if lagrangian.bound > root.lagrangian.bound:
