@@ -86,6 +86,7 @@ class FittingSearch:
         chosen: int64 (k,), those that take part.
         limits: Of nodes that coverings may use; at most one a phase and cell.
         effort: How much work a search takes.
+        good: Phase -> prices of its own that were good before (class ``RegionParts``).
     """
 
     def __init__(
@@ -95,12 +96,13 @@ class FittingSearch:
         chosen: Ints,
         limits: Sequence[NodeLimit] = (),
         effort: Effort = WHOLE,
+        good: dict[int, Floats] | None = None,
     ) -> None:
         self.problem, self.columns, self.chosen = problem, columns, chosen
         self.limits, self.effort = limits, effort
         #: Phase -> coverings that fit: positions of instances, how many of each, and what the whole adds to the cuts.
         self._known: dict[int, list[tuple[Ints, Ints, Floats]]] = {}
-        self.parts = RegionParts(problem, columns, chosen, limits) if RegionParts.known(problem) else None
+        self.parts = RegionParts(problem, columns, chosen, limits, good) if RegionParts.known(problem) else None
         sides, cells = open_constraints(problem), problem.price.size
         cuts = [(k, cut) for k, cut in enumerate(sides) if isinstance(cut, SupplyCut) and self.parts is not None]
         self.cuts = CutRows.of([cut for _, cut in cuts], problem.price.shape)
@@ -266,13 +268,19 @@ class FittingPricing(PricingProblem):
         columns: Its columns.
         chosen: int64 (k,), those that take part.
         limits: Of nodes that coverings may use; at most one a phase and cell.
+        good: Phase -> prices of its own that were good before (class ``RegionParts``).
     """
 
     def __init__(
-        self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit] = ()
+        self,
+        problem: AllocationProblem,
+        columns: Columns,
+        chosen: Ints,
+        limits: Sequence[NodeLimit] = (),
+        good: dict[int, Floats] | None = None,
     ) -> None:
         super().__init__(problem, columns, chosen, limits)
-        self.search = FittingSearch(problem, columns, chosen, limits, PRICED)
+        self.search = FittingSearch(problem, columns, chosen, limits, PRICED, good)
         #: Phase -> how far above the covering knapsack's weight the last search had to look, USD/h.
         self.reach: dict[int, float] = {}
         #: Phases of which no covering that fits is known.
@@ -363,6 +371,7 @@ def with_fitting(
     lagrangian: LagrangianBound,
     state: MasterState,
     effort: Effort = WHOLE,
+    good: dict[int, Floats] | None = None,
 ) -> LagrangianBound:
     """The bound where every model phase weighs what fits by itself, and the column bounds that follow.
 
@@ -372,6 +381,7 @@ def with_fitting(
         lagrangian: Its bound at some prices, column bounds at the same ones.
         state: These prices, and coverings of which some fit.
         effort: How much of each model phase is looked at.
+        good: Phase -> prices of its own that were good before (class ``RegionParts``).
     """
     if not np.isfinite(lagrangian.bound):
         return lagrangian
@@ -385,7 +395,7 @@ def with_fitting(
     chosen = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound + over[columns.phase])
     # What uses any other column weighs more than this.
     most = lagrangian.whole + over
-    search = FittingSearch(problem, columns, chosen, effort=effort)
+    search = FittingSearch(problem, columns, chosen, effort=effort, good=good)
     for item in known:
         search.know(item)
     near = WeightedColumns(chosen, lagrangian.weight[chosen], lagrangian.least, lagrangian.whole)

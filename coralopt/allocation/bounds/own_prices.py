@@ -74,11 +74,12 @@ class OwnPrices:
     Args:
         items: Its instances.
         demand: tokens/s.
+        best: float64 (R * C,), prices that are good ones among other instances, or at other weights.
     """
 
-    def __init__(self, items: OwnItems, demand: float) -> None:
+    def __init__(self, items: OwnItems, demand: float, best: Floats | None = None) -> None:
         self.items, self.demand = items, demand
-        self._best = np.zeros(len(items.room))
+        self.best = np.zeros(len(items.room)) if best is None else best
         #: Coverings met, the newest last: instances, how many of each, and the nodes they use.
         self._met: dict[bytes, tuple[Ints, Ints, Floats]] = {}
 
@@ -89,22 +90,22 @@ class OwnPrices:
             weight: float64 (n,), USD/h, of every instance.
             grid: Steps of the demand.
         """
-        return self._at(self._best, weight, grid)
+        return self._at(self.best, weight, grid)
 
     def raised(self, weight: Floats, grid: int, rounds: int) -> OwnCover:
         """The knapsack at better prices, found in so many rounds at most."""
         coarse = max(1, grid // COARSER)
-        best = self._at(self._best, weight, coarse)
+        best = self._at(self.best, weight, coarse)
         for k in range(rounds):
             value, dual = self._dual(weight)
             if value - best.floor <= CLOSE * (1 + abs(value)):
                 break
             # Smoothed prices may bring nothing new.
-            prices = dual if k % 4 == 3 else SMOOTHING * self._best + (1 - SMOOTHING) * dual
+            prices = dual if k % 4 == 3 else SMOOTHING * self.best + (1 - SMOOTHING) * dual
             cover = self._at(prices, weight, coarse)
             if cover.floor > best.floor:
-                best, self._best = cover, prices
-        return self._at(self._best, weight, grid)
+                best, self.best = cover, prices
+        return self._at(self.best, weight, grid)
 
     def _at(self, prices: Floats, weight: Floats, grid: int) -> OwnCover:
         """The knapsack at some prices, and its covering, which is kept."""

@@ -40,8 +40,11 @@ from coralopt.allocation.problem import AllocationProblem
 from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
-    from coralopt.allocation.bounds.regions_kernel import PhaseInstances
+    from coralopt.allocation.bounds.parts_kernel import PartItems
+    from coralopt.allocation.bounds.regions_kernel import PhaseRows
 
+#: How far above what is known to be a bound is looked at first, as a share, and by what it grows at most and at least.
+FIRST, GROWTH, LEAST = 1e-4, 3.0, 1.3
 #: Own prices are raised where a known covering is further above what they say, as a share; and in how many rounds.
 NEAR, ROUNDS = 1e-3, 30
 #: Share of a demand that may be missed: what rounding does.
@@ -105,19 +108,26 @@ class RegionParts:
         columns: Its columns.
         chosen: int64 (k,), those that take part.
         limits: Of nodes that coverings may use; at most one a phase and cell.
+        good: Phase -> float64 (R * C,), prices of its own that were good before, kept up to date; any are true ones.
     """
 
     def __init__(
-        self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit] = ()
+        self,
+        problem: AllocationProblem,
+        columns: Columns,
+        chosen: Ints,
+        limits: Sequence[NodeLimit] = (),
+        good: dict[int, Floats] | None = None,
     ) -> None:
         self.problem, self.columns, self.chosen, self.limits = problem, columns, chosen, limits
+        self.good = {} if good is None else good
         self.speed = problem.throughput[columns.template[chosen]].astype(np.float64)
         group = columns.phase[chosen] * len(problem.region_names) + columns.region[chosen]
         order = np.argsort(group, kind="stable")
         order = order[self.speed[order] > 0]
         edges = np.arange(len(problem.demand) * len(problem.region_names) + 1)
         self._own: dict[int, OwnPrices] = {}
-        self._instances: dict[int, PhaseInstances] = {}
+        self._instances: dict[int, _PhaseInstances] = {}
         self._places = np.split(order, np.searchsorted(group[order], edges)[1:-1])
 
     def places(self, phase: int) -> list[Ints]:
@@ -140,36 +150,45 @@ class RegionParts:
             within: How far they are looked for.
         """
         # Imported here: compiled code is dear to load and most commands never need it.
-        from coralopt.allocation.bounds.regions_kernel import InstancePrices, PhaseTask, PricedCuts, lightest_within
+        from coralopt.allocation.bounds.regions_kernel import PhaseTask, PricedCuts, fronts_within, put_together
 
         every = np.concatenate(self.places(phase))
         weight, grid = prices.weight[every], len(within.least) - 1
         own = self._own_prices(phase, every)
+        ceiling = within.ceiling * (1 + HAIR) + HAIR
         cover = own.cover(weight, grid)
-        if within.ceiling - cover.floor > NEAR * (1 + abs(cover.floor)):
+        if ceiling - cover.floor > NEAR * (1 + abs(cover.floor)):
             cover = own.raised(weight, grid, ROUNDS)
+            self.good[phase] = own.best
         if phase not in self._instances:
-            self._instances[phase] = _instances(self, phase)
+            self._instances[phase] = _PhaseInstances.of(self, phase)
+        items, rows = self._instances[phase].at(weight, prices.of_cuts[every], cover.paid), self._instances[phase].rows
+        cuts = PricedCuts(
+            prices.cuts.weights, prices.cuts.region, prices.cuts.divisor, prices.cuts.remainder, prices.price
+        )
         task = PhaseTask(
             demand=float(self.problem.demand[phase]),
             least=within.least,
             own=cover.least,
-            worth=cover.worth,
             slope=cheapest_share(weight + cover.paid, self.speed[every]),
-            known=max(within.floor, cover.floor),
-            ceiling=within.ceiling * (1 + HAIR) + HAIR,
             grid=within.grid,
             most=within.most,
         )
-        cuts = prices.cuts
-        least, members, starts = lightest_within(
-            self._instances[phase],
-            InstancePrices(weight, prices.of_cuts[every], cover.paid),
-            PricedCuts(cuts.weights, cuts.region, cuts.divisor, cuts.remainder, prices.price),
-            task,
-        )
-        some = np.split(every[members], starts[1:-1]) if len(starts) > 1 else []
-        return LightestCoverings(least, tuple(some))
+        known = max(within.floor, cover.floor)
+        reach = FIRST * (1 + known)
+        while True:
+            limit = min(known + reach, ceiling)
+            fronts, all_of_them = fronts_within(items, rows, cuts, task, limit + cover.worth)
+            if not all_of_them:
+                # What is not looked at weighs at least as much as the last limit.
+                return LightestCoverings(known, ())
+            least, members, starts = put_together(fronts, task, limit)
+            if len(starts) > 1 or limit == ceiling:
+                some = np.split(every[members], starts[1:-1]) if len(starts) > 1 else []
+                return LightestCoverings(least, tuple(some))
+            # Parts grow about with the fourth power of the reach.
+            growth = (within.most / fronts.largest) ** 0.25
+            known, reach = limit, reach * min(GROWTH, max(growth, LEAST)) if reach <= limit else np.inf
 
     def _own_prices(self, phase: int, every: Ints) -> OwnPrices:
         """The prices of a phase of its own, those of the last time if any."""
@@ -184,52 +203,77 @@ class RegionParts:
                 if item.phase == phase:
                     room[item.cell] = min(room[item.cell], item.most)
             items = OwnItems(self.speed[every], np.where(amount > 0, cell, -1), amount, room)
-            self._own[phase] = OwnPrices(items, float(self.problem.demand[phase]))
+            self._own[phase] = OwnPrices(items, float(self.problem.demand[phase]), self.good.get(phase))
         return self._own[phase]
 
 
-def _instances(parts: RegionParts, phase: int) -> PhaseInstances:
-    """Those of a model phase among the columns that take part."""
-    from coralopt.allocation.bounds.regions_kernel import PhaseInstances
+@dataclass(frozen=True, eq=False)
+class _PhaseInstances:
+    """What no price changes about the instances of one model phase.
 
-    problem, columns, places = parts.problem, parts.columns, parts.places(phase)
-    kinds, random = problem.price.shape[1], np.random.default_rng(0)
-    rows, amounts, marks, rooms, cells, units = [], [], [], [], [], []
-    for region, mine in enumerate(places):
-        some = parts.chosen[mine]
-        usage = problem.usage[columns.template[some]].astype(np.int64)
-        used, kept = np.flatnonzero(usage.any(axis=0)), np.flatnonzero(columns.kept[some])
-        copies = np.zeros((len(some), len(kept)), dtype=np.int64)
-        copies[kept, np.arange(len(kept))] = 1
-        whole = np.concatenate([usage[:, used], copies], axis=1)
-        most = problem.availability[region].astype(np.int64).copy()
-        for item in parts.limits:
-            r, c = divmod(item.cell, kinds)
-            if item.phase == phase and r == region:
-                most[c] = min(most[c], item.most)
-        mark = random.integers(1, 2**40, whole.shape[1], dtype=np.int64)
-        place = np.argsort(whole <= 0, axis=1, kind="stable")
-        amount = np.take_along_axis(whole, place, axis=1)
-        rows.append(np.where(amount > 0, place, -1))
-        amounts.append(amount)
-        marks.append(whole @ mark)
-        rooms.append(np.concatenate([most[used], columns.upper[some[kept]].astype(np.int64)]))
-        cells.append(np.concatenate([region * kinds + used, np.full(len(kept), -1)]))
-        units.append(mark)
-    width = max(1, max(int((amount > 0).sum(axis=1).max(initial=0)) for amount in amounts))
+    Attributes:
+        rows: What they use.
+        speed: float64 (n,), tokens/s.
+        row: int64 (n, w), rows of its region that an instance uses, then -1.
+        amount: int64 (n, w), how much of each.
+        mark: int64 (n,), sums of the rows' marks.
+    """
 
-    def padded(arrays: Sequence[Ints], value: int) -> Ints:
-        wide = [np.pad(a[:, :width], ((0, 0), (0, max(0, width - a.shape[1]))), constant_values=value) for a in arrays]
-        return np.concatenate(wide)
+    rows: PhaseRows
+    speed: Floats
+    row: Ints
+    amount: Ints
+    mark: Ints
 
-    return PhaseInstances(
-        start=np.cumsum([0, *map(len, places)]),
-        first_row=np.cumsum([0, *map(len, rooms)]),
-        speed=parts.speed[np.concatenate(places)],
-        row=padded(rows, -1),
-        amount=padded(amounts, 0),
-        mark=np.concatenate(marks),
-        room=np.concatenate(rooms),
-        mark_of_row=np.concatenate(units),
-        cell=np.concatenate(cells),
-    )
+    def at(self, weight: Floats, of_cuts: Floats, own: Floats) -> PartItems:
+        """At prices, as attributes of the result say."""
+        from coralopt.allocation.bounds.parts_kernel import PartItems
+
+        return PartItems(weight, of_cuts, own, self.speed, self.row, self.amount, self.mark)
+
+    @staticmethod
+    def of(parts: RegionParts, phase: int) -> _PhaseInstances:
+        """Those among the columns that take part."""
+        from coralopt.allocation.bounds.regions_kernel import PhaseRows
+
+        problem, columns, places = parts.problem, parts.columns, parts.places(phase)
+        kinds, random = problem.price.shape[1], np.random.default_rng(0)
+        rows, amounts, marks, rooms, cells, units = [], [], [], [], [], []
+        for region, mine in enumerate(places):
+            some = parts.chosen[mine]
+            usage = problem.usage[columns.template[some]].astype(np.int64)
+            used, kept = np.flatnonzero(usage.any(axis=0)), np.flatnonzero(columns.kept[some])
+            copies = np.zeros((len(some), len(kept)), dtype=np.int64)
+            copies[kept, np.arange(len(kept))] = 1
+            whole = np.concatenate([usage[:, used], copies], axis=1)
+            most = problem.availability[region].astype(np.int64).copy()
+            for item in parts.limits:
+                r, c = divmod(item.cell, kinds)
+                if item.phase == phase and r == region:
+                    most[c] = min(most[c], item.most)
+            mark = random.integers(1, 2**40, whole.shape[1], dtype=np.int64)
+            place = np.argsort(whole <= 0, axis=1, kind="stable")
+            amount = np.take_along_axis(whole, place, axis=1)
+            rows.append(np.where(amount > 0, place, -1))
+            amounts.append(amount)
+            marks.append(whole @ mark)
+            rooms.append(np.concatenate([most[used], columns.upper[some[kept]].astype(np.int64)]))
+            cells.append(np.concatenate([region * kinds + used, np.full(len(kept), -1)]))
+            units.append(mark)
+        width = max(1, max(int((amount > 0).sum(axis=1).max(initial=0)) for amount in amounts))
+
+        def padded(arrays: Sequence[Ints], value: int) -> Ints:
+            wide = [
+                np.pad(a[:, :width], ((0, 0), (0, max(0, width - a.shape[1]))), constant_values=value) for a in arrays
+            ]
+            return np.concatenate(wide)
+
+        all_rows = PhaseRows(
+            start=np.cumsum([0, *map(len, places)]),
+            first=np.cumsum([0, *map(len, rooms)]),
+            room=np.concatenate(rooms),
+            mark=np.concatenate(units),
+            cell=np.concatenate(cells),
+        )
+        speed = parts.speed[np.concatenate(places)]
+        return _PhaseInstances(all_rows, speed, padded(rows, -1), padded(amounts, 0), np.concatenate(marks))

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from coralopt.allocation.bounds.knapsack_kernel import missing_steps
+from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
+
+_A = TypeVar("_A", Floats, Ints, Bools)
 
 #: Share of a sum by which a demand may be missed: what rounding does.
 HAIR = 1e-9
 
 
 class PartItems(NamedTuple):
-    """The instances that parts of one model phase in one region are made of, the cheapest for what they serve first.
+    """The instances that parts of one model phase are made of, of all regions.
 
     Attributes:
-        weight: float64 (n,), USD/h, but for the cuts.
-        of_cuts: float64 (n,), USD/h, what it pays for the cuts by itself.
+        weight: float64 (n,), USD/h, of cuts what an instance adds by itself.
+        of_cuts: float64 (n,), USD/h, what it pays for these.
         own: float64 (n,), USD/h, what it pays at the phase's own prices; these say which parts matter, not what they weigh.
         speed: float64 (n,), tokens/s.
-        row: int64 (n, w), rows that an instance uses, then -1.
+        row: int64 (n, w), rows of its region that an instance uses, then -1.
         amount: int64 (n, w), how much of each, above 0.
         mark: int64 (n,), sums of which are equal where equally much of every row is used, and almost nowhere else.
     """
@@ -38,9 +41,10 @@ class PartItems(NamedTuple):
 
 
 class PartTask(NamedTuple):
-    """What limits parts.
+    """What limits the parts of a region.
 
     Attributes:
+        order: int64 (n,), its instances, the cheapest for what they serve first.
         demand: tokens/s of the whole phase.
         room: int64 (m,), how much there is of every row.
         mark: int64 (m,), of one unit of every row.
@@ -54,6 +58,7 @@ class PartTask(NamedTuple):
         most: Parts that are made at most.
     """
 
+    order: Ints
     demand: float
     room: Ints
     mark: Ints
@@ -93,23 +98,54 @@ class PartLabels(NamedTuple):
     use: npt.NDArray[np.int32]
 
 
+@compiled(nogil=True)
+def longer(values: _A, fill: float) -> _A:
+    """The same values and as many more; slices would take seconds to compile."""
+    count = len(values)
+    longer = np.empty(2 * count, dtype=values.dtype)
+    for k in range(count):
+        longer[k], longer[count + k] = values[k], fill
+    return longer
+
+
 @njit(cache=True, nogil=True)
-def _room_for(labels: PartLabels, count: int) -> PartLabels:
-    """The same labels with room for more."""
-    size = 2 * count
-    use = np.zeros((size, labels.use.shape[1]), dtype=np.int32)
-    use[:count] = labels.use[:count]
-    parent, item, older, mark = (
-        np.empty(size, dtype=np.int64),
-        np.empty(size, dtype=np.int64),
-        np.empty(size, dtype=np.int64),
-        np.empty(size, dtype=np.int64),
+def _room_for_more(labels: PartLabels) -> PartLabels:
+    """The same labels with room for as many more."""
+    count, rows = labels.use.shape
+    use = np.zeros((2 * count, rows), dtype=np.int32)
+    for k in range(count):
+        for row in range(rows):
+            use[k, row] = labels.use[k, row]
+    return PartLabels(
+        longer(labels.parent, -1),
+        longer(labels.item, -1),
+        longer(labels.older, -1),
+        longer(labels.mark, -1),
+        longer(labels.weight, 0.0),
+        longer(labels.whole, 0.0),
+        longer(labels.own, 0.0),
+        longer(labels.speed, 0.0),
+        use,
     )
-    weight, whole, own, speed = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
-    parent[:count], item[:count], older[:count] = labels.parent[:count], labels.item[:count], labels.older[:count]
-    mark[:count], weight[:count] = labels.mark[:count], labels.weight[:count]
-    whole[:count], own[:count], speed[:count] = labels.whole[:count], labels.own[:count], labels.speed[:count]
-    return PartLabels(parent, item, older, mark, weight, whole, own, speed, use)
+
+
+@njit(cache=True, nogil=True)
+def _slot_of(slots: Ints, marks: Ints, mark: int) -> int:
+    """Where the newest label with a mark is, or would be: a hash table with linear probing, at most half full."""
+    place = mark & (len(slots) - 1)
+    while slots[place] >= 0 and marks[slots[place]] != mark:
+        place = (place + 1) & (len(slots) - 1)
+    return place
+
+
+@njit(cache=True, nogil=True)
+def _more_slots(slots: Ints, marks: Ints) -> Ints:
+    """The same table with twice the slots."""
+    more = np.full(2 * len(slots), -1, dtype=np.int64)
+    for label in slots:
+        if label >= 0:
+            more[_slot_of(more, marks, marks[label])] = label
+    return more
 
 
 @njit(cache=True, nogil=True)
@@ -154,26 +190,28 @@ def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, i
         np.zeros((64, rows), dtype=np.int32),
     )
     kept = np.zeros(64, dtype=np.bool_)
-    newest = {np.int64(0): np.int64(0)}
+    slots = np.full(256, -1, dtype=np.int64)
+    slots[0] = 0
     step = task.rest[grid] / grid
     # A queue for every number of units: its first label, its last one, and what comes after each label.
-    most = task.room.sum()
-    first, last = np.full(most + 1, -1, dtype=np.int64), np.full(most + 1, -1, dtype=np.int64)
+    first, last = np.full(64, -1, dtype=np.int64), np.full(64, -1, dtype=np.int64)
     after = np.full(64, -1, dtype=np.int64)
     first[0] = last[0] = 0
     units, count = 0, 1
-    while units <= most:
+    while units < len(first):
         label = first[units]
         if label < 0:
             units += 1
             continue
         first[units] = after[label]
-        if _undercut(labels, int(newest[labels.mark[label]]), label, -1):
+        if _undercut(labels, slots[_slot_of(slots, labels.mark, labels.mark[label])], label, -1):
             continue
         needed = True
         for row in range(rows):
-            fewer = labels.mark[label] - task.mark[row]
-            if labels.use[label, row] > 0 and fewer in newest and _undercut(labels, int(newest[fewer]), label, row):
+            if labels.use[label, row] == 0:
+                continue
+            rival = slots[_slot_of(slots, labels.mark, labels.mark[label] - task.mark[row])]
+            if _undercut(labels, rival, label, row):
                 needed = False
                 break
         if not needed:
@@ -182,8 +220,8 @@ def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, i
         speed, whole = labels.speed[label], labels.whole[label] + labels.own[label]
         if speed >= task.demand * (1 - HAIR):
             continue
-        for k in range(len(items.speed)):
-            heavier = whole + items.weight[k] + items.of_cuts[k] + items.own[k]
+        for k in task.order:
+            heavier = whole + (items.weight[k] - items.of_cuts[k]) + items.of_cuts[k] + items.own[k]
             faster = speed + items.speed[k]
             missing = task.demand - faster
             if heavier + task.slope * missing > task.limit:
@@ -208,18 +246,19 @@ def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, i
             if count == task.most:
                 return labels, kept, count, False
             if count == len(labels.parent):
-                labels = _room_for(labels, count)
-                grown = np.zeros(len(labels.parent), dtype=np.bool_)
-                grown[:count] = kept
-                kept = grown
-                after = np.append(after, np.full(count, -1, dtype=np.int64))
-            labels.use[count] = labels.use[label]
+                labels, after, slots = _room_for_more(labels), longer(after, -1), _more_slots(slots, labels.mark)
+                kept = longer(kept, False)
+            for row in range(rows):
+                labels.use[count, row] = labels.use[label, row]
             for q in range(items.row.shape[1]):
                 if items.row[k, q] < 0:
                     break
                 labels.use[count, items.row[k, q]] += items.amount[k, q]
             labels.parent[count], labels.item[count] = label, k
-            labels.weight[count], labels.speed[count] = labels.weight[label] + items.weight[k], faster
+            labels.weight[count], labels.speed[count] = (
+                labels.weight[label] + (items.weight[k] - items.of_cuts[k]),
+                faster,
+            )
             paid = 0.0
             for cut in range(len(task.price)):
                 total = 0
@@ -232,12 +271,14 @@ def parts_within(items: PartItems, task: PartTask) -> tuple[PartLabels, Bools, i
             if labels.whole[count] + labels.own[count] + rest > task.limit:
                 continue
             both = labels.mark[label] + items.mark[k]
-            rival = int(newest[both]) if both in newest else -1
-            labels.mark[count], labels.older[count] = both, rival
-            if _undercut(labels, rival, count, -1):
+            slot = _slot_of(slots, labels.mark, both)
+            labels.mark[count], labels.older[count] = both, slots[slot]
+            if _undercut(labels, labels.older[count], count, -1):
                 continue
-            newest[both] = np.int64(count)
+            slots[slot], kept[count], after[count] = count, False, -1
             whose = units + more
+            while whose >= len(first):
+                first, last = longer(first, -1), longer(last, -1)
             if first[whose] < 0:
                 first[whose] = count
             else:

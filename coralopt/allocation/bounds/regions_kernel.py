@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
@@ -12,54 +12,30 @@ from coralopt.allocation.bounds.parts_kernel import HAIR, PartItems, PartTask, p
 from coralopt.compiling import compiled
 from coralopt.types import Floats, Ints
 
-#: How far above what is known to be a bound is looked at first, as a share, and by what it grows at most and at least.
-FIRST, GROWTH, LEAST = 1e-4, 3.0, 1.3
+_A = TypeVar("_A", Floats, Ints)
+
 #: Coverings that are returned.
 WANTED = 12
 #: More amounts that some regions serve are rounded up to whole steps.
 MANY = 20_000
 
 
-class PhaseInstances(NamedTuple):
-    """What no price changes about the instances of one model phase, region by region.
-
-    Rows are nodes, then running instances; those of a region are numbered from 0.
+class PhaseRows(NamedTuple):
+    """What instances of one model phase use, region by region: nodes, then running instances, numbered from 0 in each.
 
     Attributes:
         start: int64 (R + 1,), the first instance of every region.
-        first_row: int64 (R + 1,), its first row.
-        speed: float64 (n,), tokens/s.
-        row: int64 (n, w), rows that an instance uses, then -1.
-        amount: int64 (n, w), how much of each.
-        mark: int64 (n,), sums of ``mark_of_row``.
+        first: int64 (R + 1,), its first row.
         room: int64 (m,), how much there is of every row.
-        mark_of_row: int64 (m,), random numbers.
+        mark: int64 (m,), random numbers, which the marks of instances are sums of.
         cell: int64 (m,), cells of rows of nodes; -1 for others.
     """
 
     start: Ints
-    first_row: Ints
-    speed: Floats
-    row: Ints
-    amount: Ints
-    mark: Ints
+    first: Ints
     room: Ints
-    mark_of_row: Ints
+    mark: Ints
     cell: Ints
-
-
-class InstancePrices(NamedTuple):
-    """What the instances of one model phase weigh.
-
-    Attributes:
-        weight: float64 (n,), USD/h, of cuts what an instance adds by itself.
-        of_cuts: float64 (n,), USD/h, what each pays for these.
-        own: float64 (n,), USD/h, what each pays at the phase's own prices.
-    """
-
-    weight: Floats
-    of_cuts: Floats
-    own: Floats
 
 
 class PricedCuts(NamedTuple):
@@ -87,10 +63,7 @@ class PhaseTask(NamedTuple):
         demand: tokens/s.
         least: float64 (G + 1,), USD/h; what serves so many steps of the demand weighs at least, whether it fits or not.
         own: float64 (H + 1,), USD/h, the same of H steps with own prices.
-        worth: USD/h, of all there is at own prices.
         slope: USD/h a token/s that everything weighs at least, own prices included.
-        known: USD/h; no covering that fits weighs less.
-        ceiling: USD/h, of a covering that is known to fit; may be infinite.
         grid: Steps of the demand on which amounts are rounded up where there are many.
         most: Parts that are made at most, of a region.
     """
@@ -98,10 +71,7 @@ class PhaseTask(NamedTuple):
     demand: float
     least: Floats
     own: Floats
-    worth: float
     slope: float
-    known: float
-    ceiling: float
     grid: int
     most: int
 
@@ -110,7 +80,7 @@ class Fronts(NamedTuple):
     """Parts of every region that none that serves as much undercuts, those that serve least first.
 
     Attributes:
-        label: int64 (R + 1,), the first label of every region.
+        first: int64 (R + 1,), the first label of every region.
         parent: int64 (n,), what the last instance of a label was added to, counted in its region.
         item: int64 (n,), that instance.
         start: int64 (R + 1,), the first part of every region.
@@ -120,7 +90,7 @@ class Fronts(NamedTuple):
         largest: Labels of a region there was room for, at most.
     """
 
-    label: Ints
+    first: Ints
     parent: Ints
     item: Ints
     start: Ints
@@ -137,9 +107,26 @@ def _steps(speed: float, demand: float, grid: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _sorted(values: Floats) -> Ints:
+    """int64 (n,): positions from the least value to the largest, the first of equal ones first."""
+    return np.argsort(values, kind="mergesort")
+
+
+@compiled(nogil=True)
+def joined(first: _A, second: _A) -> _A:
+    """Both, one after the other; what NumPy does takes longer to compile."""
+    joined = np.empty(len(first) + len(second), dtype=first.dtype)
+    for k in range(len(first)):
+        joined[k] = first[k]
+    for k in range(len(second)):
+        joined[len(first) + k] = second[k]
+    return joined
+
+
+@njit(cache=True, nogil=True)
 def _undominated(speed: Floats, weight: Floats) -> Ints:
     """Positions, those that serve most first, of what weighs less than all that serves as much; ties to the first."""
-    order = np.argsort(-speed, kind="mergesort")
+    order = _sorted(-speed)
     kept, count, least, k = np.empty(len(order), dtype=np.int64), 0, np.inf, 0
     while k < len(order):
         best, same = order[k], speed[order[k]]
@@ -155,73 +142,92 @@ def _undominated(speed: Floats, weight: Floats) -> Ints:
 
 
 @njit(cache=True, nogil=True)
-def _region_task(instances: PhaseInstances, cuts: PricedCuts, within: PhaseTask, region: int, limit: float) -> PartTask:
+def _light(items: PartItems, within: PhaseTask, start: int, end: int, limit: float) -> Ints:
+    """int64 (n,): those instances that a covering within the limit may have, the cheapest for what they serve first."""
+    grid, count = len(within.own) - 1, 0
+    step = within.own[grid] / grid
+    light, value = np.empty(end - start, dtype=np.int64), np.empty(end - start)
+    for k in range(start, end):
+        whole = items.weight[k] + items.own[k]
+        # Every instance by itself, as the search does it.
+        if whole + (within.own[grid - _steps(items.speed[k], within.demand, grid)] - step) <= limit:
+            light[count], value[count] = k, whole - within.slope * items.speed[k]
+            count += 1
+    order = _sorted(value[:count])
+    for k in range(count):
+        order[k] = light[order[k]]
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _region_task(
+    items: PartItems, rows: PhaseRows, cuts: PricedCuts, within: PhaseTask, region: int, limit: float
+) -> PartTask:
     """What limits the parts of a region."""
-    rows = slice(instances.first_row[region], instances.first_row[region + 1])
-    cell, some = instances.cell[rows], np.flatnonzero((cuts.region == region) & (cuts.price > 0))
-    weights = np.zeros((len(some), len(cell)), dtype=np.int64)
-    for k in range(len(some)):
+    mine, count = slice(rows.first[region], rows.first[region + 1]), 0
+    cell, some = rows.cell[mine], np.empty(len(cuts.price), dtype=np.int64)
+    for k in range(len(cuts.price)):
+        if cuts.region[k] == region and cuts.price[k] > 0:
+            some[count] = k
+            count += 1
+    weights, divisor = np.zeros((count, len(cell)), dtype=np.int64), np.empty(count, dtype=np.int64)
+    remainder, price = np.empty(count, dtype=np.int64), np.empty(count)
+    for k in range(count):
+        divisor[k], remainder[k], price[k] = cuts.divisor[some[k]], cuts.remainder[some[k]], cuts.price[some[k]]
         for row in range(len(cell)):
             if cell[row] >= 0:
                 weights[k, row] = int(cuts.weights[cell[row], some[k]])
     return PartTask(
+        _light(items, within, rows.start[region], rows.start[region + 1], limit),
         within.demand,
-        instances.room[rows],
-        instances.mark_of_row[rows],
+        rows.room[mine],
+        rows.mark[mine],
         within.own,
         within.slope,
         limit,
         weights,
-        cuts.divisor[some],
-        cuts.remainder[some],
-        cuts.price[some],
+        divisor,
+        remainder,
+        price,
         within.most,
     )
 
 
-@njit(cache=True, nogil=True)
-def _fronts(
-    instances: PhaseInstances, prices: InstancePrices, cuts: PricedCuts, within: PhaseTask, limit: float
+@compiled(nogil=True)
+def fronts_within(
+    items: PartItems, rows: PhaseRows, cuts: PricedCuts, within: PhaseTask, limit: float
 ) -> tuple[Fronts, bool]:
-    """The parts of every region within a limit, and whether these are all; otherwise there are too many."""
-    regions, grid = len(instances.start) - 1, len(within.own) - 1
-    label, start = np.zeros(regions + 1, dtype=np.int64), np.zeros(regions + 1, dtype=np.int64)
+    """The parts of every region within a limit in USD/h, own prices included, and whether these are all.
+
+    Otherwise there are too many.
+    """
+    regions = len(rows.start) - 1
+    first, start = np.zeros(regions + 1, dtype=np.int64), np.zeros(regions + 1, dtype=np.int64)
     parent, item = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    part, speed, weight = np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
-    largest, whole = 0, prices.weight + prices.own
-    step = within.own[grid] / grid
+    part, speed, weight, largest = np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), 0
     for region in range(regions):
-        mine = np.arange(instances.start[region], instances.start[region + 1])
-        # Every instance by itself, as the search does it.
-        light = np.empty(len(mine), dtype=np.bool_)
-        for k in range(len(mine)):
-            steps = _steps(instances.speed[mine[k]], within.demand, grid)
-            light[k] = whole[mine[k]] + (within.own[grid - steps] - step) <= limit
-        mine = mine[light]
-        mine = mine[np.argsort(whole[mine] - within.slope * instances.speed[mine], kind="mergesort")]
-        items = PartItems(
-            (prices.weight - prices.of_cuts)[mine],
-            prices.of_cuts[mine],
-            prices.own[mine],
-            instances.speed[mine],
-            instances.row[mine],
-            instances.amount[mine],
-            instances.mark[mine],
+        labels, is_part, count, all_of_them = parts_within(
+            items, _region_task(items, rows, cuts, within, region, limit)
         )
-        labels, is_part, count, all_of_them = parts_within(items, _region_task(instances, cuts, within, region, limit))
         if not all_of_them:
-            return Fronts(label, parent, item, start, part, speed, weight, largest), False
-        some = np.flatnonzero(is_part[:count])
-        some = some[_undominated(labels.speed[some], labels.whole[some])][::-1]
-        of_label = np.full(count, -1, dtype=np.int64)
-        for k in range(1, count):
-            of_label[k] = mine[labels.item[k]]
-        parent, item = np.append(parent, labels.parent[:count]), np.append(item, of_label)
-        part = np.append(part, some)
-        speed, weight = np.append(speed, labels.speed[some]), np.append(weight, labels.whole[some])
-        label[region + 1], start[region + 1] = len(parent), len(part)
+            return Fronts(first, parent, item, start, part, speed, weight, largest), False
+        kept, parts = np.empty(count, dtype=np.int64), 0
+        faster, heavier = np.empty(count), np.empty(count)
+        for label in range(count):
+            if is_part[label]:
+                kept[parts], faster[parts], heavier[parts] = label, labels.speed[label], labels.whole[label]
+                parts += 1
+        some = _undominated(faster[:parts], heavier[:parts])[::-1].copy()
+        parent, item = joined(parent, labels.parent[:count]), joined(item, labels.item[:count])
+        for k in range(len(some)):
+            some[k] = kept[some[k]]
+        part = joined(part, some)
+        for k in range(len(some)):
+            faster[k], heavier[k] = labels.speed[some[k]], labels.whole[some[k]]
+        speed, weight = joined(speed, faster[: len(some)]), joined(weight, heavier[: len(some)])
+        first[region + 1], start[region + 1] = len(parent), len(part)
         largest = max(largest, len(labels.parent))
-    return Fronts(label, parent, item, start, part, speed, weight, largest), True
+    return Fronts(first, parent, item, start, part, speed, weight, largest), True
 
 
 @njit(cache=True, nogil=True)
@@ -255,19 +261,27 @@ def _with_region(
                 continue
             if count == size:
                 size *= 2
-                speed, weight = np.append(speed, np.empty(count)), np.append(weight, np.empty(count))
-                came = np.append(came, np.empty(count, dtype=np.int64))
-                choice = np.append(choice, np.empty(count, dtype=np.int64))
+                speed, weight, came, choice = (
+                    joined(speed, speed),
+                    joined(weight, weight),
+                    joined(came, came),
+                    joined(choice, choice),
+                )
             speed[count], weight[count], came[count], choice[count] = total, whole, k, part
             count += 1
     return speed[:count], weight[:count], came[:count], choice[:count]
 
 
-@njit(cache=True, nogil=True)
-def _put_together(fronts: Fronts, within: PhaseTask, limit: float) -> tuple[float, Ints, Ints]:
-    """The lightest coverings of one part a region: least weight, and members as below; none where all are too heavy."""
+@compiled(nogil=True)
+def put_together(fronts: Fronts, within: PhaseTask, limit: float) -> tuple[float, Ints, Ints]:
+    """The lightest coverings of one part a region within a limit in USD/h, at most ``WANTED``.
+
+    Returns:
+        USD/h, the least weight, or the limit where all weigh more; int64 (m,), the instances of all coverings, one covering
+        after the other, the lightest first; and int64 (c + 1,), where each begins.
+    """
     regions, demand = len(fronts.start) - 1, within.demand
-    order = np.argsort(fronts.start[1:] - fronts.start[:-1], kind="mergesort")
+    order = _sorted((fronts.start[1:] - fronts.start[:-1]).astype(np.float64))
     served = np.zeros(1), np.zeros(1)
     # Of every region but the last, one after the other: what each sum came from, and its part.
     came, choice, ends = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.zeros(regions, dtype=np.int64)
@@ -283,11 +297,15 @@ def _put_together(fronts: Fronts, within: PhaseTask, limit: float) -> tuple[floa
                     speed[k] = _steps(speed[k], demand, within.grid) * (demand / within.grid)
         kept = _undominated(speed, weight)
         served = speed[kept], weight[kept]
-        came, choice = np.append(came, origin[kept]), np.append(choice, taken[kept])
+        came, choice = joined(came, origin[kept]), joined(choice, taken[kept])
         ends[place + 1] = len(came)
     # Many of the last region's parts say as many coverings.
-    whole = np.flatnonzero(speed >= demand * (1 - HAIR))
-    lightest = whole[np.argsort(weight[whole], kind="mergesort")[:WANTED]]
+    whole, count = np.empty(len(speed), dtype=np.int64), 0
+    for k in range(len(speed)):
+        if speed[k] >= demand * (1 - HAIR):
+            whole[count] = k
+            count += 1
+    lightest = whole[_sorted(weight[whole[:count]])[:WANTED]]
     members, starts = [np.int64(0) for _ in range(0)], np.zeros(len(lightest) + 1, dtype=np.int64)
     for covering in range(len(lightest)):
         k, taken_part = origin[lightest[covering]], taken[lightest[covering]]
@@ -295,36 +313,10 @@ def _put_together(fronts: Fronts, within: PhaseTask, limit: float) -> tuple[floa
             region = order[place]
             label = fronts.part[fronts.start[region] + taken_part]
             while label > 0:
-                members.append(fronts.item[fronts.label[region] + label])
-                label = fronts.parent[fronts.label[region] + label]
+                members.append(fronts.item[fronts.first[region] + label])
+                label = fronts.parent[fronts.first[region] + label]
             if place > 0:
                 taken_part = choice[ends[place - 1] + k]
                 k = came[ends[place - 1] + k]
         starts[covering + 1] = len(members)
     return weight[lightest[0]] if len(lightest) else limit, np.array(members, dtype=np.int64), starts
-
-
-@compiled(nogil=True)
-def lightest_within(
-    instances: PhaseInstances, prices: InstancePrices, cuts: PricedCuts, within: PhaseTask
-) -> tuple[float, Ints, Ints]:
-    """The lightest coverings of a phase that fit, at most ``WANTED``.
-
-    Returns:
-        USD/h that no covering that fits undercuts, infinite where nothing fits; int64 (m,), the instances of all coverings,
-        one covering after the other, the lightest first; and int64 (c + 1,), where each begins: none where parts are too
-        many to tell.
-    """
-    known, reach = within.known, FIRST * (1 + within.known)
-    while True:
-        limit = min(known + reach, within.ceiling)
-        fronts, all_of_them = _fronts(instances, prices, cuts, within, limit + within.worth)
-        if not all_of_them:
-            # What is not looked at weighs at least as much as the last limit.
-            return known, np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        weight, members, starts = _put_together(fronts, within, limit)
-        if len(starts) > 1 or limit == within.ceiling:
-            return weight, members, starts
-        # Parts grow about with the fourth power of the reach.
-        growth = (within.most / fronts.largest) ** 0.25
-        known, reach = limit, reach * min(GROWTH, max(growth, LEAST)) if reach <= limit else np.inf

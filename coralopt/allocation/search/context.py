@@ -85,6 +85,7 @@ class SearchContext:
         cuts: Cutting planes on the supply; every allocation of the reduced problem satisfies them.
         within_cuts: The reduced problem with the cuts as further side constraints: for bounds only.
         best: Prices of the best Lagrangian bound, those of the cuts too.
+        own_prices: Phase -> float64 (R * C,), USD/h per node, good prices of a phase's own.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
         lagrangian_usd_h: Highest Lagrangian bound, USD/h.
         solutions: What the back end said each time.
@@ -112,6 +113,7 @@ class SearchContext:
     cuts: tuple[SupplyCut, ...] = ()
     within_cuts: AllocationProblem = field(init=False)
     best: MasterState = field(init=False)
+    own_prices: dict[int, Floats] = field(default_factory=dict)
     relaxation_usd_h: float = math.nan
     lagrangian_usd_h: float = math.nan
     solutions: list[Solution[Allocation]] = field(default_factory=list)
