@@ -404,7 +404,7 @@ def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if not mostly_whole(values) and search.open():
         restricted_master(search, (loose.values(search.columns), values), bounds, SUPPORT)
         if not search.far():
-            search_neighbourhoods(search, bounds, SUPPORT)
+            search_neighbourhoods(search, bounds)
 
 
 def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
