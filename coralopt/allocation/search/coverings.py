@@ -26,6 +26,9 @@ from coralopt.types import Floats, Ints
 
 Chooser = Callable[[SearchContext, Coverings, Floats, float], Choice]
 
+#: Among more coverings than this a back end finds little in tens of seconds.
+MANY = 5_000
+
 
 def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser: Chooser) -> None:
     """Choose among all coverings within a slack that is doubled until nothing more can be gained by it, or there are more.
@@ -34,7 +37,7 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser:
         search: What is known; better allocations and bounds are kept.
         root: The bounds over all columns.
         most: Most coverings that are chosen among at once.
-        chooser: Who chooses.
+        chooser: Who chooses; the compiled tree where they are many.
     """
     lagrangian, limits, prices = root.lagrangian, search.limits, search.row_prices()
     # What is proven already says which slack is done.
@@ -53,6 +56,8 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser:
         search.survivors = int((lagrangian.column_bounds <= lagrangian.bound + slack).sum())
         # In floating point, bound + (wanted - bound) may be a hair below what is wanted.
         target = wanted if slack >= needed else lagrangian.bound + slack
+        if len(coverings) > MANY:
+            chooser = by_tree
         inside = best_choice(search, coverings, prices, target, chooser)
         # Above the target the back end ruled out what is below; it is taken at its word then, too.
         search.raise_bound(min(target, inside), Proof.SOLVER if chooser is by_backend else Proof.OWN_BOUND)
