@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,8 +78,7 @@ class SupplyCut(SideConstraint):
         return np.where(region == self.region, _rounded(sums, self.divisor, self.remainder), 0).astype(np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class CutRows:
+class CutRows(NamedTuple):
     """Several cuts, for coverings that count as a whole: no less than their instances one by one.
 
     Attributes:

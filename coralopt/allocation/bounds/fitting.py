@@ -317,8 +317,8 @@ class FittingPricing(PricingProblem):
         prices = self.search.part_prices(near.weight, answer.side_prices)
         whole, light, heavier = answer.whole.copy(), list[Covering](), list[Covering]()
         for covering in answer.coverings:
-            fits = self.search.fits(covering.use) and self.search.pays_no_more(covering)
-            (light if fits or covering.phase in self.hard else heavier).append(covering)
+            hard, fits = covering.phase in self.hard, self.search.fits(covering.use)
+            (light if hard or (fits and self.search.pays_no_more(covering)) else heavier).append(covering)
         phases, over = [covering.phase for covering in heavier], bounds - answer.bound
         lightest = self.search.lightest_of_each(phases, near, over, prices, self.reach)
         for covering, fitting in zip(heavier, lightest, strict=True):

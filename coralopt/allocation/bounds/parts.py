@@ -135,6 +135,14 @@ class RegionParts:
         regions = len(self.problem.region_names)
         return self._places[phase * regions : (phase + 1) * regions]
 
+    def room(self, phase: int) -> Ints:
+        """int64 (R, C): nodes that coverings of a phase may use."""
+        room = self.problem.availability.astype(np.int64)
+        for item in self.limits:
+            if item.phase == phase:
+                room.flat[item.cell] = min(room.flat[item.cell], item.most)
+        return room
+
     @staticmethod
     def known(problem: AllocationProblem) -> bool:
         """Whether coverings are parts of regions that share only the demand."""
@@ -150,7 +158,7 @@ class RegionParts:
             within: How far they are looked for.
         """
         # Imported here: compiled code is dear to load and most commands never need it.
-        from coralopt.allocation.bounds.regions_kernel import PhaseTask, PricedCuts, fronts_within, put_together
+        from coralopt.allocation.bounds.regions_kernel import PhaseTask, fronts_within, put_together
 
         every = np.concatenate(self.places(phase))
         weight, grid = prices.weight[every], len(within.least) - 1
@@ -163,14 +171,12 @@ class RegionParts:
         if phase not in self._instances:
             self._instances[phase] = _PhaseInstances.of(self, phase)
         items, rows = self._instances[phase].at(weight, prices.of_cuts[every], cover.paid), self._instances[phase].rows
-        cuts = PricedCuts(
-            prices.cuts.weights, prices.cuts.region, prices.cuts.divisor, prices.cuts.remainder, prices.price
-        )
         task = PhaseTask(
             demand=float(self.problem.demand[phase]),
             least=within.least,
             own=cover.least,
             slope=cheapest_share(weight + cover.paid, self.speed[every]),
+            price=prices.price,
             grid=within.grid,
             most=within.most,
         )
@@ -178,7 +184,7 @@ class RegionParts:
         reach = FIRST * (1 + known)
         while True:
             limit = min(known + reach, ceiling)
-            fronts, all_of_them = fronts_within(items, rows, cuts, task, limit + cover.worth)
+            fronts, all_of_them = fronts_within(items, rows, prices.cuts, task, limit + cover.worth)
             if not all_of_them:
                 # What is not looked at weighs at least as much as the last limit.
                 return LightestCoverings(known, ())
@@ -198,11 +204,8 @@ class RegionParts:
             kind = np.argsort(usage <= 0, axis=1, kind="stable")[:, :width]
             amount = np.take_along_axis(usage, kind, axis=1)
             cell = self.columns.region[self.chosen[every]][:, None] * usage.shape[1] + kind
-            room = self.problem.availability.astype(np.float64).ravel()
-            for item in self.limits:
-                if item.phase == phase:
-                    room[item.cell] = min(room[item.cell], item.most)
-            items = OwnItems(self.speed[every], np.where(amount > 0, cell, -1), amount, room)
+            room = self.room(phase).ravel()
+            items = OwnItems(self.speed[every], np.where(amount > 0, cell, -1), amount, room.astype(np.float64))
             self._own[phase] = OwnPrices(items, float(self.problem.demand[phase]), self.good.get(phase))
         return self._own[phase]
 
@@ -237,7 +240,7 @@ class _PhaseInstances:
         from coralopt.allocation.bounds.regions_kernel import PhaseRows
 
         problem, columns, places = parts.problem, parts.columns, parts.places(phase)
-        kinds, random = problem.price.shape[1], np.random.default_rng(0)
+        room, kinds, random = parts.room(phase), problem.price.shape[1], np.random.default_rng(0)
         rows, amounts, marks, rooms, cells, units = [], [], [], [], [], []
         for region, mine in enumerate(places):
             some = parts.chosen[mine]
@@ -246,18 +249,13 @@ class _PhaseInstances:
             copies = np.zeros((len(some), len(kept)), dtype=np.int64)
             copies[kept, np.arange(len(kept))] = 1
             whole = np.concatenate([usage[:, used], copies], axis=1)
-            most = problem.availability[region].astype(np.int64).copy()
-            for item in parts.limits:
-                r, c = divmod(item.cell, kinds)
-                if item.phase == phase and r == region:
-                    most[c] = min(most[c], item.most)
             mark = random.integers(1, 2**40, whole.shape[1], dtype=np.int64)
             place = np.argsort(whole <= 0, axis=1, kind="stable")
             amount = np.take_along_axis(whole, place, axis=1)
             rows.append(np.where(amount > 0, place, -1))
             amounts.append(amount)
             marks.append(whole @ mark)
-            rooms.append(np.concatenate([most[used], columns.upper[some[kept]].astype(np.int64)]))
+            rooms.append(np.concatenate([room[region, used], columns.upper[some[kept]].astype(np.int64)]))
             cells.append(np.concatenate([region * kinds + used, np.full(len(kept), -1)]))
             units.append(mark)
         width = max(1, max(int((amount > 0).sum(axis=1).max(initial=0)) for amount in amounts))

@@ -7,8 +7,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numba import njit
 
-from coralopt.allocation.bounds.knapsack_kernel import missing_steps
-from coralopt.allocation.bounds.parts_kernel import HAIR, PartItems, PartTask, parts_within
+from coralopt.allocation.bounds.cuts import CutRows
+from coralopt.allocation.bounds.knapsack_kernel import missing_steps, steps_of
+from coralopt.allocation.bounds.parts_kernel import HAIR, PartItems, PartTask, longer, parts_within
 from coralopt.compiling import compiled
 from coralopt.types import Floats, Ints
 
@@ -38,24 +39,6 @@ class PhaseRows(NamedTuple):
     cell: Ints
 
 
-class PricedCuts(NamedTuple):
-    """Cuts on the supply, each of one region.
-
-    Attributes:
-        weights: float64 (R * C, K), what a node adds to the sum of each.
-        region: int64 (K,).
-        divisor: int64 (K,).
-        remainder: int64 (K,).
-        price: float64 (K,), USD/h.
-    """
-
-    weights: Floats
-    region: Ints
-    divisor: Ints
-    remainder: Ints
-    price: Floats
-
-
 class PhaseTask(NamedTuple):
     """What limits the coverings of a phase.
 
@@ -64,6 +47,7 @@ class PhaseTask(NamedTuple):
         least: float64 (G + 1,), USD/h; what serves so many steps of the demand weighs at least, whether it fits or not.
         own: float64 (H + 1,), USD/h, the same of H steps with own prices.
         slope: USD/h a token/s that everything weighs at least, own prices included.
+        price: float64 (K,), USD/h, of the cuts.
         grid: Steps of the demand on which amounts are rounded up where there are many.
         most: Parts that are made at most, of a region.
     """
@@ -72,6 +56,7 @@ class PhaseTask(NamedTuple):
     least: Floats
     own: Floats
     slope: float
+    price: Floats
     grid: int
     most: int
 
@@ -98,12 +83,6 @@ class Fronts(NamedTuple):
     speed: Floats
     weight: Floats
     largest: int
-
-
-@njit(cache=True, nogil=True)
-def _steps(speed: float, demand: float, grid: int) -> int:
-    """Grid steps that a throughput covers, rounded up, 1 to ``grid``."""
-    return max(1, min(grid, int(np.ceil(speed / (demand if demand > 0 else 1.0) * grid * (1 + 1e-12)))))
 
 
 @njit(cache=True, nogil=True)
@@ -150,7 +129,7 @@ def _light(items: PartItems, within: PhaseTask, start: int, end: int, limit: flo
     for k in range(start, end):
         whole = items.weight[k] + items.own[k]
         # Every instance by itself, as the search does it.
-        if whole + (within.own[grid - _steps(items.speed[k], within.demand, grid)] - step) <= limit:
+        if whole + (within.own[grid - steps_of(items.speed[k], within.demand, grid)] - step) <= limit:
             light[count], value[count] = k, whole - within.slope * items.speed[k]
             count += 1
     order = _sorted(value[:count])
@@ -161,19 +140,19 @@ def _light(items: PartItems, within: PhaseTask, start: int, end: int, limit: flo
 
 @njit(cache=True, nogil=True)
 def _region_task(
-    items: PartItems, rows: PhaseRows, cuts: PricedCuts, within: PhaseTask, region: int, limit: float
+    items: PartItems, rows: PhaseRows, cuts: CutRows, within: PhaseTask, region: int, limit: float
 ) -> PartTask:
     """What limits the parts of a region."""
     mine, count = slice(rows.first[region], rows.first[region + 1]), 0
-    cell, some = rows.cell[mine], np.empty(len(cuts.price), dtype=np.int64)
-    for k in range(len(cuts.price)):
-        if cuts.region[k] == region and cuts.price[k] > 0:
+    cell, some = rows.cell[mine], np.empty(len(within.price), dtype=np.int64)
+    for k in range(len(within.price)):
+        if cuts.region[k] == region and within.price[k] > 0:
             some[count] = k
             count += 1
     weights, divisor = np.zeros((count, len(cell)), dtype=np.int64), np.empty(count, dtype=np.int64)
     remainder, price = np.empty(count, dtype=np.int64), np.empty(count)
     for k in range(count):
-        divisor[k], remainder[k], price[k] = cuts.divisor[some[k]], cuts.remainder[some[k]], cuts.price[some[k]]
+        divisor[k], remainder[k], price[k] = cuts.divisor[some[k]], cuts.remainder[some[k]], within.price[some[k]]
         for row in range(len(cell)):
             if cell[row] >= 0:
                 weights[k, row] = int(cuts.weights[cell[row], some[k]])
@@ -195,7 +174,7 @@ def _region_task(
 
 @compiled(nogil=True)
 def fronts_within(
-    items: PartItems, rows: PhaseRows, cuts: PricedCuts, within: PhaseTask, limit: float
+    items: PartItems, rows: PhaseRows, cuts: CutRows, within: PhaseTask, limit: float
 ) -> tuple[Fronts, bool]:
     """The parts of every region within a limit in USD/h, own prices included, and whether these are all.
 
@@ -262,10 +241,10 @@ def _with_region(
             if count == size:
                 size *= 2
                 speed, weight, came, choice = (
-                    joined(speed, speed),
-                    joined(weight, weight),
-                    joined(came, came),
-                    joined(choice, choice),
+                    longer(speed, 0.0),
+                    longer(weight, 0.0),
+                    longer(came, 0),
+                    longer(choice, 0),
                 )
             speed[count], weight[count], came[count], choice[count] = total, whole, k, part
             count += 1
@@ -294,7 +273,7 @@ def put_together(fronts: Fronts, within: PhaseTask, limit: float) -> tuple[float
             # Rounded up, so that many of them are one.
             for k in range(len(speed)):
                 if speed[k] > 0:
-                    speed[k] = _steps(speed[k], demand, within.grid) * (demand / within.grid)
+                    speed[k] = steps_of(speed[k], demand, within.grid) * (demand / within.grid)
         kept = _undominated(speed, weight)
         served = speed[kept], weight[kept]
         came, choice = joined(came, origin[kept]), joined(choice, taken[kept])
