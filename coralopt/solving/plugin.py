@@ -79,6 +79,7 @@ def named_options(
         "time_limit": None if options.time_limit in (None, math.inf) else float(options.time_limit or 0.0),
         "node_limit": options.node_limit,
         "presolve": options.presolve,
+        "focus": True if options.focus else None,
     }
     named = {own: value for name, own in names.items() if (value := values[name]) is not None}
     return named | {

@@ -106,7 +106,7 @@ def _environment() -> Envr:
 
 
 def _set_options(model: Model, job: Job) -> None:
-    common = named_options(job.options, _OPTIONS, log=("Logging", 1, 0))
+    common = named_options(job.options, _OPTIONS, log=("Logging", 1, 0), focus=("HeurLevel", 3, -1))
     if job.options.presolve is not None or job.is_mip:
         # With whole columns only where it is asked for: COPT 8.0's presolve calls 42.1875 optimal where 39.5 is.
         common["Presolve"] = -1 if job.options.presolve else 0

@@ -89,7 +89,9 @@ class CplexBackend(SizeLimited):
 
 
 def _set_options(model: Cplex, job: Job) -> None:
-    common = named_options(job.options, _OPTIONS, presolve=("preprocessing.presolve", 1, 0))
+    common = named_options(
+        job.options, _OPTIONS, presolve=("preprocessing.presolve", 1, 0), focus=("emphasis.mip", 1, 0)
+    )
 
     def parameter(name: str) -> Any:
         return reduce(getattr, name.split("."), model.parameters)

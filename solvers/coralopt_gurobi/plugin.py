@@ -132,7 +132,7 @@ class GurobiBackend(MatrixPlugin):
 
 def _set_options(model: Model, job: Job) -> None:
     options = job.options
-    common = named_options(options, _OPTIONS, presolve=("Presolve", -1, 0))
+    common = named_options(options, _OPTIONS, presolve=("Presolve", -1, 0), focus=("MIPFocus", 1, 0))
     if options.memory_limit is not None:
         # Gurobi counts in GB of 1e9 bytes; the soft limit keeps the incumbent.
         common["SoftMemLimit"] = float(options.memory_limit) * 1024**3 / 1e9

@@ -37,6 +37,9 @@ highspy = lazy("highspy")
 LARGE, LARGE_MIP = 1_000_000, 100_000
 #: HiGHS's iis_strategy: look at the linear programme (2), make the subset irreducible (4).
 IRREDUCIBLE_FROM_LP = 6
+#: Without cuts below the root, nodes take a fraction of the time, and the solutions of more of them are seen. HiGHS has the
+#: option from this version on.
+CUTS_AT_NODES, WITH_CUTS_AT_NODES = "mip_allow_cut_separation_at_nodes", (1, 13)
 _OPTIONS = {"log": "output_flag", "rel_gap": "mip_rel_gap", "abs_gap": "mip_abs_gap", "seed": "random_seed"}
 _OPTIONS |= {"threads": "threads", "time_limit": "time_limit", "node_limit": "mip_max_nodes"}
 #: Model statuses by name; any other says nothing.
@@ -183,13 +186,20 @@ class HighsBackend(MatrixPlugin):
 def _new(job: Job, method: str = "") -> Highs:
     """A solver with its options set."""
     solver: Highs = highspy.Highs()
-    common = named_options(job.options, _OPTIONS, presolve=("presolve", "on", "off"))
+    common = named_options(
+        job.options, _OPTIONS, presolve=("presolve", "on", "off"), focus=(CUTS_AT_NODES, False, True)
+    )
+    if (solver.versionMajor(), solver.versionMinor()) < WITH_CUTS_AT_NODES:
+        common.pop(CUTS_AT_NODES, None)
     common |= {"solver": method} if method else {}
     common |= {"presolve_rule_off": PARALLEL} if job.is_mip else {}
 
     def known() -> list[str]:
         options = solver.getOptions()
-        return [name for name in public_names(options) if not callable(getattr(options, name))]
+        shown = [name for name in public_names(options) if not callable(getattr(options, name))]
+        # The interface does not show every option that HiGHS has, and HiGHS complains about others in its log.
+        solver.setOptionValue("output_flag", False)
+        return shown + [name for name in job.options.native if solver.getOptionType(name)[0] == highspy.HighsStatus.kOk]
 
     def put(name: str, value: OptionValue) -> None:
         # HiGHS itself ignores a wrong option but for a line in its log.

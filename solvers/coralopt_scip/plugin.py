@@ -141,7 +141,8 @@ def _model(job: Job, duals: bool) -> Model:
         model.hideOutput()
     # SCIP 10.0 loses integrality when it aggregates columns into sums of others (case presolve_keeps_the_problem of
     # the compliance suite): it then calls fractional solutions optimal.
-    common = {**named_options(job.options, _OPTIONS), "presolving/donotmultaggr": True}
+    few_cuts = ("separating/maxrounds", 0, -1)
+    common = {**named_options(job.options, _OPTIONS, focus=few_cuts), "presolving/donotmultaggr": True}
     if job.matrix.extras.quadratic is not None:
         # The row that holds the objective's value is missed by this much.
         common["numerics/feastol"] = 1e-9

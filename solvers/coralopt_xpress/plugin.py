@@ -83,7 +83,8 @@ class XpressBackend(SizeLimited):
 
 def _set_options(model: problem, job: Job) -> None:
     controls = model.controls
-    common = named_options(job.options, _OPTIONS, log=("outputlog", 1, 0), presolve=("presolve", 1, 0))
+    switches = {"log": ("outputlog", 1, 0), "presolve": ("presolve", 1, 0), "focus": ("heuremphasis", 1, -1)}
+    common = named_options(job.options, _OPTIONS, **switches)
     # Else it cuts off what is less than 1e-5, or a share of 1e-4, better than its incumbent, and its bound stays behind.
     common |= {"mipaddcutoff": 0.0, "miprelcutoff": 0.0}
     if job.is_mip:

@@ -211,6 +211,25 @@ def test_native_options_reach_highs_and_are_echoed():
     assert found.effective["random_seed"] == 3
 
 
+def test_native_options_that_the_interface_does_not_show(capfd):
+    """HiGHS knows more options than its Python interface lists; a wrong one leaves no line of its log."""
+    found = solve_matrix(KNAPSACK, options={"native": {"mip_allow_restart": False}})
+    assert found.effective["mip_allow_restart"] is False
+    with pytest.raises(OptionError, match="mip_allow_restarts"):
+        solve_matrix(KNAPSACK, options={"native": {"mip_allow_restarts": False}})
+    captured = capfd.readouterr()
+    assert not captured.out
+    assert not captured.err
+
+
+def test_focus_on_solutions_leaves_out_cuts_at_nodes():
+    """Native options are stronger; without a focus HiGHS does as it likes."""
+    name = "mip_allow_cut_separation_at_nodes"
+    assert name not in solve_matrix(KNAPSACK).effective
+    assert solve_matrix(KNAPSACK, options={"focus": "solutions"}).effective[name] is False
+    assert solve_matrix(KNAPSACK, options={"focus": "solutions", "native": {name: True}}).effective[name] is True
+
+
 def test_threads_may_change_in_one_process():
     """HiGHS refuses another number of threads until its process-wide scheduler is reset."""
     for threads in (1, 2, 1):

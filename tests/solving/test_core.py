@@ -320,6 +320,8 @@ def test_the_wrong_solver_names_the_right_ones():
         ({"node_limit": False}, "node_limit"),
         ({"log": 1}, "true or false"),
         ({"presolve": "on"}, "presolve"),
+        ({"focus": "bound"}, "focus is 'bound'"),
+        ({"focus": True}, "focus is True"),
         ({"native": 3}, "native"),
     ],
 )

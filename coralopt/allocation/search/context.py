@@ -301,3 +301,7 @@ class SearchContext:
         """The options with a share of the gap and another time limit; an infinite one is none."""
         limit = None if math.isinf(time_limit) else time_limit
         return replace(self.solve_options, rel_gap=share * self.solve_options.rel_gap, time_limit=limit)
+
+    def for_solutions(self, time_limit: float) -> SolveOptions:
+        """The options where only allocations are looked for, no bounds."""
+        return replace(self.with_gap(1.0, time_limit), focus="solutions")

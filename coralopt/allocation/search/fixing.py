@@ -14,7 +14,7 @@ from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.restriction import Restriction
 from coralopt.allocation.search.result import infeasible
 from coralopt.errors import LicenseLimitError
-from coralopt.solving import Reason, Solution, solve
+from coralopt.solving import Reason, Solution, SolveOptions, solve
 from coralopt.types import Floats, Ints
 
 
@@ -32,7 +32,7 @@ def solve_full_model(search: SearchContext) -> None:
             f"model has {wanted:,} columns; use solver 'highs' or 'scip', the reductions with restrict={limit[1]}, "
             "or a full licence"
         )
-    solution = solve_part(search, search.small, search.reduced.kept, math.inf)
+    solution = solve_part(search, search.small, search.reduced.kept, search.with_gap(1.0, math.inf))
     search.lap("full model")
     if search.allocation is None and solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
         raise infeasible(search)
@@ -66,7 +66,8 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
         search.survivors = int(alive.sum())
         templates = np.unique(columns.template[alive])
         if search.survivors <= (most if ready else wanted) and restricted.admits(templates):
-            solution = solve_part(search, search.small, templates, min(seconds, search.left()), floor)
+            options = search.with_gap(1.0, min(seconds, search.left()))
+            solution = solve_part(search, search.small, templates, options, floor)
             # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
             inside = math.inf if solution.bound is None else solution.bound
             search.raise_bound(min(inside, target), solution.proof)
@@ -81,7 +82,7 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
         ranked = chosen[np.argsort(ranking[chosen], kind="stable")[:wanted]]
         always = np.flatnonzero(columns.kept | (root.relaxation.x > 1e-9) | columns.of_pairs(known))
         templates = restricted.cut(np.unique(columns.template[np.union1d(ranked, always)]))
-        solve_part(search, search.small, templates, search.share_of_left(), floor)
+        solve_part(search, search.small, templates, search.for_solutions(search.share_of_left()), floor)
         search.lap("fixing")
         if known is None:
             search_neighbourhoods(search, root.reduced_costs)
@@ -91,7 +92,7 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
 
 
 def solve_part(
-    search: SearchContext, problem: AllocationProblem, templates: Ints, time_limit: float, floor: float = 0.0
+    search: SearchContext, problem: AllocationProblem, templates: Ints, options: SolveOptions, floor: float = 0.0
 ) -> Solution[Allocation]:
     """Solve over some templates, keep a better allocation; what the back end said, its bound without a margin.
 
@@ -99,10 +100,10 @@ def solve_part(
         search: What is known.
         problem: The reduced problem, maybe within further limits.
         templates: int64 (k,), those that take part.
-        time_limit: Seconds.
+        options: Gap, time and focus.
         floor: USD/h; no allocation of ``problem`` costs less.
     """
-    options, formulation = search.with_gap(1.0, time_limit), search.options.formulation
+    formulation = search.options.formulation
 
     def solve_with(margin: float) -> tuple[Solution[Allocation], bool]:
         part = Part.of(problem, templates, floor, margin)

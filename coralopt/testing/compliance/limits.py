@@ -181,6 +181,17 @@ def presolve_off_same_optimum(backend: MatrixBackend) -> None:
 
 
 @case(Capability.BOXED)
+def focus_same_optimum(backend: MatrixBackend) -> None:
+    """What a solver looks for first is a way, not an answer; one without such a setting ignores it."""
+    for maximize in (False, True):
+        programme = knapsack(maximize, items=12, seed=9)
+        truth = best_by_enumeration(programme) or 0.0
+        result = solve_matrix(programme, backend, SolveOptions(focus="solutions", rel_gap=0.0, abs_gap=1e-7))
+        assert result.termination.reason is Reason.OPTIMAL, result.termination
+        assert math.isclose(result.objective, truth, rel_tol=1e-6), (result.objective, truth)
+
+
+@case(Capability.BOXED)
 def isolated_solve_agrees(backend: MatrixBackend) -> None:
     """In a process of its own: same answer, and the deadline is hard."""
     programme = knapsack(items=12)
