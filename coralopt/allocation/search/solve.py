@@ -236,7 +236,8 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool,
             root, ranking = tight.root, without_cuts.root.column_bounds
             _choose(search, without_cuts, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
-            search_neighbourhoods(search, root.reduced_costs)
+            # Where no other bound follows, the back end has most of the time.
+            search_neighbourhoods(search, root.reduced_costs, 1.0 if search.small.adds_up else LOOK)
     elif not few and not search.done():
         if not search.small.joint.divided:
             search_neighbourhoods(search, root.reduced_costs, search.limits.share_first)
