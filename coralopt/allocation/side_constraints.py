@@ -141,7 +141,8 @@ class SideConstraint:
         if self.regions is not None:
             inside &= np.isin(np.arange(len(problem.price)), self.regions)[region]
         if self.configurations is not None:
-            inside &= problem.usage[:, list(self.configurations)].max(axis=1, initial=0)[template] > 0
+            usage, place = _usage_once(problem, template)
+            inside &= usage[:, list(self.configurations)].max(axis=1, initial=0)[place] > 0
         return inside
 
     def total(self, problem: Measured, template: Ints, region: Ints, count: Ints) -> float:
@@ -167,15 +168,27 @@ class SideConstraint:
             return counts.astype(np.float64)
         if self.measure == "tokens_s":
             return np.where(inside, problem.rates(self.phases or ())[template], 0.0)
+        usage, place = _usage_once(problem, template)
         if self.measure == "gpus":
-            counted = problem.usage[:, list(self.configurations or ())] @ np.array(self.gpus, dtype=np.float64)
-            return np.where(inside, counted[template], 0.0)
+            counted = usage[:, list(self.configurations or ())] @ np.array(self.gpus, dtype=np.float64)
+            return np.where(inside, counted[place], 0.0)
         if self.measure in ("nodes", "new_nodes", "used_nodes"):
-            usage = problem.usage if self.configurations is None else problem.usage[:, list(self.configurations)]
-            return np.where(inside, usage.sum(axis=1, dtype=np.float64)[template], 0.0)
+            usage = usage if self.configurations is None else usage[:, list(self.configurations)]
+            return np.where(inside, usage.sum(axis=1, dtype=np.float64)[place], 0.0)
         price = problem.segments.base if self.is_rent else problem.price
-        each = problem.usage.astype(np.float64) @ np.nan_to_num(price).T
-        return np.where(inside, each[template, region], 0.0)
+        each = usage.astype(np.float64) @ np.nan_to_num(price).T
+        return np.where(inside, each[place, region], 0.0)
+
+
+def _usage_once(problem: Measured, template: Ints) -> tuple[npt.NDArray[np.int16], Ints]:
+    """Nodes of the templates of pairs, int16 (k, C), and the place of every pair among them, int64 (n,).
+
+    Few pairs are asked for often, and looking at all templates would take longer than all else.
+    """
+    if len(template) >= len(problem.usage):
+        return problem.usage, template
+    templates, place = np.unique(template, return_inverse=True)
+    return problem.usage[templates], place
 
 
 class Measured(Protocol):

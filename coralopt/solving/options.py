@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from coralopt.errors import OptionError
 
 #: Value of an option in a solver's own terms.
 OptionValue = bool | int | float | str
+#: What a solver spends its time on.
+Focus = Literal["solutions", "short"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,9 @@ class SolveOptions:
             makes it hold for every one.
         log: Whether the solver prints its own log.
         presolve: On, off, or ``None`` for the solver's default.
-        focus: ``"solutions"`` for good ones early at the price of a later proof; ``None`` is the solver's own balance. It
-            says how a solver spends its time, never what is optimal; back ends without such a setting ignore it.
+        focus: How a solver spends its time, never what is optimal: ``"solutions"`` for good ones early at the price of a
+            later proof, ``"short"`` without what pays in long solves only, as for small programmes by the hundred, and
+            ``None`` for the solver's own balance. Back ends without such a setting ignore it.
         isolate: Whether the solve runs in a process of its own: ``time_limit`` is a hard deadline then, and the best
             incumbent outlives a crash.
         solutions: Solutions to keep, best first, of those that the solver meets; more than one needs the capability
@@ -52,7 +55,7 @@ class SolveOptions:
     memory_limit: float | None = None
     log: bool = False
     presolve: bool | None = None
-    focus: Literal["solutions"] | None = None
+    focus: Focus | None = None
     isolate: bool = False
     solutions: int = 1
     native: Mapping[str, OptionValue] = field(default_factory=dict)
@@ -79,8 +82,8 @@ class SolveOptions:
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and optional):
                 raise OptionError(f"option {name} is {value!r}; it must be true or false")
-        if self.focus not in (None, "solutions"):
-            raise OptionError(f"option focus is {self.focus!r}; it must be 'solutions', or left out")
+        if self.focus is not None and self.focus not in get_args(Focus):
+            raise OptionError(f"option focus is {self.focus!r}; it must be 'solutions' or 'short', or left out")
         if not isinstance(self.native, Mapping):
             raise OptionError(f"option native is {self.native!r}; it must map the solver's option names to values")
 

@@ -25,7 +25,7 @@ from coralopt.errors import LicenseLimitError, SolverError, SolverNotFoundError
 from coralopt.solving.backend import Availability, Basis, Capability, Listener, RawResult
 from coralopt.solving.job import Job
 from coralopt.solving.matrix import Lazy, MilpMatrix
-from coralopt.solving.options import OptionValue, SolveOptions
+from coralopt.solving.options import Focus, OptionValue, SolveOptions
 from coralopt.solving.status import Limit, Reason
 from coralopt.types import Floats
 
@@ -61,13 +61,17 @@ def statuses(words: Mapping[Reason | Limit, str]) -> dict[str, Status]:
 
 
 def named_options(
-    options: SolveOptions, names: Mapping[str, str], **switches: tuple[str, OptionValue, OptionValue]
+    options: SolveOptions,
+    names: Mapping[str, str],
+    focus: Mapping[Focus, Mapping[str, OptionValue]] = {},
+    **switches: tuple[str, OptionValue, OptionValue],
 ) -> dict[str, OptionValue]:
     """The common options that a solver has, under its own names; those that limit nothing stay out.
 
     Args:
         options: Common options.
         names: Name of a common option -> the solver's name for it.
+        focus: What the solver is to spend its time on -> its own options for that, as far as it has them.
         switches: Common option that is true or false -> the solver's name for it, and its values there for both.
     """
     values: dict[str, OptionValue | None] = {
@@ -79,12 +83,10 @@ def named_options(
         "time_limit": None if options.time_limit in (None, math.inf) else float(options.time_limit or 0.0),
         "node_limit": options.node_limit,
         "presolve": options.presolve,
-        "focus": True if options.focus else None,
     }
     named = {own: value for name, own in names.items() if (value := values[name]) is not None}
-    return named | {
-        own: on if values[name] else off for name, (own, on, off) in switches.items() if values[name] is not None
-    }
+    named |= {own: on if values[name] else off for name, (own, on, off) in switches.items() if values[name] is not None}
+    return named | dict(focus.get(options.focus, {}) if options.focus else {})
 
 
 def public_names(holder: object) -> list[str]:

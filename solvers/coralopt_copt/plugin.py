@@ -13,6 +13,7 @@ import numpy as np
 
 from coralopt.solving import Limit, RawResult, Reason
 from coralopt.solving.job import Job
+from coralopt.solving.options import Focus, OptionValue
 from coralopt.solving.plugin import SizeLimited, lazy, named_options, public_names, statuses
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 coptpy = lazy("coptpy")
 _OPTIONS = {"rel_gap": "RelGap", "abs_gap": "AbsGap", "threads": "Threads"}
 _OPTIONS |= {"time_limit": "TimeLimit", "node_limit": "NodeLimit"}
+_FOCUS: dict[Focus, dict[str, OptionValue]] = {"solutions": {"HeurLevel": 3}, "short": {"HeurLevel": 0}}
 _STATUSES = statuses(
     {
         Reason.OPTIMAL: "OPTIMAL",
@@ -106,7 +108,7 @@ def _environment() -> Envr:
 
 
 def _set_options(model: Model, job: Job) -> None:
-    common = named_options(job.options, _OPTIONS, log=("Logging", 1, 0), focus=("HeurLevel", 3, -1))
+    common = named_options(job.options, _OPTIONS, _FOCUS, log=("Logging", 1, 0))
     if job.options.presolve is not None or job.is_mip:
         # With whole columns only where it is asked for: COPT 8.0's presolve calls 42.1875 optimal where 39.5 is.
         common["Presolve"] = -1 if job.options.presolve else 0

@@ -11,6 +11,7 @@ import numpy as np
 
 from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason
 from coralopt.solving.job import Job
+from coralopt.solving.options import Focus, OptionValue
 from coralopt.solving.plugin import SizeLimited, lazy, named_options, statuses
 from coralopt.solving.rows import kinds_of_rows, with_infinity
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 cplex = lazy("cplex")
 _OPTIONS = {"rel_gap": "mip.tolerances.mipgap", "abs_gap": "mip.tolerances.absmipgap", "seed": "randomseed"}
 _OPTIONS |= {"threads": "threads", "time_limit": "timelimit", "node_limit": "mip.limits.nodes"}
+_FOCUS: dict[Focus, dict[str, OptionValue]] = {
+    "solutions": {"emphasis.mip": 1},
+    "short": {"mip.strategy.heuristicfreq": -1},
+}
 #: The beginning of the name of a status.
 _STATUSES = statuses(
     {
@@ -89,9 +94,7 @@ class CplexBackend(SizeLimited):
 
 
 def _set_options(model: Cplex, job: Job) -> None:
-    common = named_options(
-        job.options, _OPTIONS, presolve=("preprocessing.presolve", 1, 0), focus=("emphasis.mip", 1, 0)
-    )
+    common = named_options(job.options, _OPTIONS, _FOCUS, presolve=("preprocessing.presolve", 1, 0))
 
     def parameter(name: str) -> Any:
         return reduce(getattr, name.split("."), model.parameters)

@@ -13,6 +13,7 @@ from coralopt.solving import Availability, Capability, Limit, MilpMatrix, RawRes
 from coralopt.solving.backend import Member
 from coralopt.solving.extras import is_convex
 from coralopt.solving.job import Job
+from coralopt.solving.options import Focus, OptionValue
 from coralopt.solving.plugin import MATRIX_CAPABILITIES, MatrixPlugin, lazy, named_options, public_names, statuses
 from coralopt.solving.rows import members
 from coralopt.types import Floats
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 gurobipy = lazy("gurobipy")
 _OPTIONS = {"rel_gap": "MIPGap", "abs_gap": "MIPGapAbs", "seed": "Seed", "threads": "Threads"}
 _OPTIONS |= {"time_limit": "TimeLimit", "node_limit": "NodeLimit"}
+_FOCUS: dict[Focus, dict[str, OptionValue]] = {"solutions": {"MIPFocus": 1}, "short": {"Heuristics": 0.0}}
 _STATUSES = statuses(
     {
         Reason.OPTIMAL: "OPTIMAL",
@@ -132,7 +134,7 @@ class GurobiBackend(MatrixPlugin):
 
 def _set_options(model: Model, job: Job) -> None:
     options = job.options
-    common = named_options(options, _OPTIONS, presolve=("Presolve", -1, 0), focus=("MIPFocus", 1, 0))
+    common = named_options(options, _OPTIONS, _FOCUS, presolve=("Presolve", -1, 0))
     if options.memory_limit is not None:
         # Gurobi counts in GB of 1e9 bytes; the soft limit keeps the incumbent.
         common["SoftMemLimit"] = float(options.memory_limit) * 1024**3 / 1e9

@@ -14,7 +14,7 @@ from coralopt.errors import SolverNotFoundError
 from coralopt.solving import Availability, Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
 from coralopt.solving.backend import Member
 from coralopt.solving.job import Job
-from coralopt.solving.options import OptionValue
+from coralopt.solving.options import Focus, OptionValue
 from coralopt.solving.plugin import (
     MATRIX_CAPABILITIES,
     MatrixPlugin,
@@ -42,6 +42,10 @@ IRREDUCIBLE_FROM_LP = 6
 CUTS_AT_NODES, WITH_CUTS_AT_NODES = "mip_allow_cut_separation_at_nodes", (1, 13)
 _OPTIONS = {"log": "output_flag", "rel_gap": "mip_rel_gap", "abs_gap": "mip_abs_gap", "seed": "random_seed"}
 _OPTIONS |= {"threads": "threads", "time_limit": "time_limit", "node_limit": "mip_max_nodes"}
+_FOCUS: dict[Focus, dict[str, OptionValue]] = {"solutions": {CUTS_AT_NODES: False}}
+#: Restarts, and heuristics that solve programmes of their own, take most of the time of a small programme.
+_FOCUS["short"] = {CUTS_AT_NODES: False, "mip_allow_restart": False}
+_FOCUS["short"] |= {f"mip_heuristic_run_{name}": False for name in ("feasibility_jump", "rens", "rins")}
 #: Model statuses by name; any other says nothing.
 _STATUSES = statuses(
     {
@@ -186,9 +190,7 @@ class HighsBackend(MatrixPlugin):
 def _new(job: Job, method: str = "") -> Highs:
     """A solver with its options set."""
     solver: Highs = highspy.Highs()
-    common = named_options(
-        job.options, _OPTIONS, presolve=("presolve", "on", "off"), focus=(CUTS_AT_NODES, False, True)
-    )
+    common = named_options(job.options, _OPTIONS, _FOCUS, presolve=("presolve", "on", "off"))
     if (solver.versionMajor(), solver.versionMinor()) < WITH_CUTS_AT_NODES:
         common.pop(CUTS_AT_NODES, None)
     common |= {"solver": method} if method else {}

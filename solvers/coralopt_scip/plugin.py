@@ -13,6 +13,7 @@ from coralopt.errors import SolverError
 from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
 from coralopt.solving.backend import Member
 from coralopt.solving.job import Job
+from coralopt.solving.options import Focus, OptionValue
 from coralopt.solving.plugin import MATRIX_CAPABILITIES, MatrixPlugin, lazy, named_options, statuses
 from coralopt.solving.rows import members
 from coralopt.solving.verdict import examine
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 pyscipopt = lazy("pyscipopt")
 _OPTIONS = {"rel_gap": "limits/gap", "abs_gap": "limits/absgap", "seed": "randomization/randomseedshift"}
 _OPTIONS |= {"time_limit": "limits/time", "node_limit": "limits/totalnodes"}
+_FOCUS: dict[Focus, dict[str, OptionValue]] = {
+    "solutions": {"separating/maxrounds": 0},
+    "short": {"separating/maxrounds": 0, "presolving/maxrestarts": 0},
+}
 _STATUSES = statuses(
     {
         Reason.OPTIMAL: "optimal gaplimit",
@@ -141,8 +146,7 @@ def _model(job: Job, duals: bool) -> Model:
         model.hideOutput()
     # SCIP 10.0 loses integrality when it aggregates columns into sums of others (case presolve_keeps_the_problem of
     # the compliance suite): it then calls fractional solutions optimal.
-    few_cuts = ("separating/maxrounds", 0, -1)
-    common = {**named_options(job.options, _OPTIONS, focus=few_cuts), "presolving/donotmultaggr": True}
+    common = {**named_options(job.options, _OPTIONS, _FOCUS), "presolving/donotmultaggr": True}
     if job.matrix.extras.quadratic is not None:
         # The row that holds the objective's value is missed by this much.
         common["numerics/feastol"] = 1e-9

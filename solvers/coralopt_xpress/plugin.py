@@ -11,6 +11,7 @@ import numpy as np
 
 from coralopt.solving import Capability, Limit, RawResult, Reason
 from coralopt.solving.job import Job
+from coralopt.solving.options import Focus, OptionValue
 from coralopt.solving.plugin import SizeLimited, lazy, named_options, public_names, statuses, stopped
 from coralopt.solving.rows import kinds_of_rows, with_infinity
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 xpress = lazy("xpress")
 _OPTIONS = {"rel_gap": "miprelstop", "abs_gap": "mipabsstop", "seed": "randomseed", "threads": "threads"}
 _OPTIONS |= {"time_limit": "timelimit", "node_limit": "maxnode"}
+_FOCUS: dict[Focus, dict[str, OptionValue]] = {"solutions": {"heuremphasis": 1}, "short": {"heuremphasis": 0}}
 #: By the solution's status; the reason for stopping tells the limit.
 _STATUSES = statuses(
     {Reason.OPTIMAL: "OPTIMAL", Reason.INFEASIBLE: "INFEASIBLE", Reason.UNBOUNDED: "UNBOUNDED"},
@@ -83,8 +85,7 @@ class XpressBackend(SizeLimited):
 
 def _set_options(model: problem, job: Job) -> None:
     controls = model.controls
-    switches = {"log": ("outputlog", 1, 0), "presolve": ("presolve", 1, 0), "focus": ("heuremphasis", 1, -1)}
-    common = named_options(job.options, _OPTIONS, **switches)
+    common = named_options(job.options, _OPTIONS, _FOCUS, log=("outputlog", 1, 0), presolve=("presolve", 1, 0))
     # Else it cuts off what is less than 1e-5, or a share of 1e-4, better than its incumbent, and its bound stays behind.
     common |= {"mipaddcutoff": 0.0, "miprelcutoff": 0.0}
     if job.is_mip:

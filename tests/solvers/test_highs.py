@@ -228,6 +228,9 @@ def test_focus_on_solutions_leaves_out_cuts_at_nodes():
     assert name not in solve_matrix(KNAPSACK).effective
     assert solve_matrix(KNAPSACK, options={"focus": "solutions"}).effective[name] is False
     assert solve_matrix(KNAPSACK, options={"focus": "solutions", "native": {name: True}}).effective[name] is True
+    short = solve_matrix(KNAPSACK, options={"focus": "short"})
+    assert short.effective["mip_heuristic_run_rins"] is short.effective["mip_allow_restart"] is False
+    assert short.objective == solve_matrix(KNAPSACK).objective
 
 
 def test_threads_may_change_in_one_process():

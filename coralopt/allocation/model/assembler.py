@@ -65,7 +65,8 @@ def assemble(
     rows = _Rows(problem)
     t, r, kept = columns.template[chosen], columns.region[chosen], columns.kept[chosen]
     # Sparse and in 32 bits: at a million columns the dense table alone would take 160 MiB.
-    usage = csr_array(problem.usage.astype(np.float64))[t]
+    templates, position = np.unique(t, return_inverse=True)
+    usage = csr_array(problem.usage[templates].astype(np.float64))[position]
     k, c = np.repeat(np.arange(len(t), dtype=np.int32), np.diff(usage.indptr)), usage.indices
     upper = np.full(len(t), np.inf)
     if problem.running is not None:

@@ -207,7 +207,7 @@ def _optimised(
         time_limit=None if np.isinf(seconds) else max(0.0, seconds),
         threads=search.solve_options.threads,
         seed=search.solve_options.seed,
-        focus="solutions",
+        focus="short",
     )
     if price is not None:
         # A share of a penalised cost may be more than all of the cost.

@@ -10,6 +10,7 @@ import numpy as np
 
 from coralopt.errors import LicenseLimitError, OptionError
 from coralopt.solving import Capability, Limit, MatrixBackend, Reason, SolveOptions, solve_matrix
+from coralopt.solving.options import Focus
 from coralopt.testing.compliance.case import best_by_enumeration, case, knapsack, market_split, matrix
 
 #: Seconds after which a hard instance is stopped.
@@ -183,10 +184,11 @@ def presolve_off_same_optimum(backend: MatrixBackend) -> None:
 @case(Capability.BOXED)
 def focus_same_optimum(backend: MatrixBackend) -> None:
     """What a solver looks for first is a way, not an answer; one without such a setting ignores it."""
-    for maximize in (False, True):
+    focuses: list[tuple[bool, Focus]] = [(False, "solutions"), (True, "solutions"), (False, "short"), (True, "short")]
+    for maximize, focus in focuses:
         programme = knapsack(maximize, items=12, seed=9)
         truth = best_by_enumeration(programme) or 0.0
-        result = solve_matrix(programme, backend, SolveOptions(focus="solutions", rel_gap=0.0, abs_gap=1e-7))
+        result = solve_matrix(programme, backend, SolveOptions(focus=focus, rel_gap=0.0, abs_gap=1e-7))
         assert result.termination.reason is Reason.OPTIMAL, result.termination
         assert math.isclose(result.objective, truth, rel_tol=1e-6), (result.objective, truth)
 
