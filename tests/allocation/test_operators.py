@@ -43,6 +43,7 @@ from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model import FORMULATIONS
+from coralopt.allocation.model.assembler import assemble
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.routes import ModelRoutes, Route
 from coralopt.allocation.side_constraints import open_constraints
@@ -166,6 +167,23 @@ def test_direct_matrix_is_the_compiled_one(problem: AllocationProblem) -> None:
         found.append(result.objective if result.termination.reason is Reason.OPTIMAL else np.inf)
     if len(found) == 2:
         assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=operated_problems(max_templates=6), seed=st.integers(0, 2**32 - 1))
+def test_the_matrix_over_some_columns_is_a_part_of_that_over_all(problem: AllocationProblem, seed: int) -> None:
+    """Where few columns take part, only their templates are looked at."""
+    columns = Columns.of(problem)
+    if not len(columns):
+        return
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(len(columns), int(rng.integers(1, len(columns) + 1)), replace=False))
+    # Without whole instances, losses need no columns of their own, which only columns that take part have.
+    whole, part = assemble(problem, columns, integer=False), assemble(problem, columns, chosen, integer=False)
+    kept = np.append(chosen, np.arange(len(columns), len(whole.c)))
+    assert (whole.a[:, kept] != part.a).nnz == 0
+    assert (whole.c[kept] == part.c).all()
+    assert (whole.row_upper == part.row_upper).all()
 
 
 @settings(max_examples=120, deadline=None)

@@ -35,6 +35,8 @@ from coralopt.types import Floats, Ints
 CONTRADICTION = 1e-6
 #: Gap from which on an allocation is what is missing, more than a bound.
 FAR = 0.01
+#: Gaps to prove, between an allocation and the bound, up to which the proof is what is missing.
+CLOSE = 2.0
 #: How many times as many templates a pass that looks further away keeps.
 WIDER = 4
 
@@ -292,6 +294,10 @@ class SearchContext:
                 f"a bound of coralopt or of back end {self.backend.name!r} is wrong; solve with another back end or "
                 "reductions=False, and report the problem"
             )
+
+    def close(self) -> bool:
+        """Whether so little is left between the best allocation and the bound that a proof is what is missing."""
+        return self.bound > self.cost * (1 - CLOSE * self.solve_options.rel_gap)
 
     def far(self) -> bool:
         """Whether the best allocation, if there is one, is far from the bound."""

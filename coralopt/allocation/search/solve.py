@@ -112,9 +112,8 @@ SUPPORT = 0.5
 AT_ONCE = 2 / 3
 #: From so many instances on, whole coverings say little more than fractions: no cuts count them, no tree comes early.
 FRACTIONS = 200
-#: Gaps between an allocation and the bound from which the tree comes ahead of more neighbourhoods, their share before, and
-#: the share of the time left that the tree has then.
-CLOSE, LOOK, PROOF = 2.0, 0.2, 0.85
+#: Share of neighbourhoods ahead of the tree, and share of the time left that the tree has then.
+LOOK, PROOF = 0.2, 0.85
 
 
 def solve_allocation(
@@ -267,6 +266,9 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
     highest = fit_supply(search, highest)
     if count >= search.limits.many_instances:
         _use_support(search, loose, highest)
+        if not search.close():
+            # Cuts raise the bound by little; time is better spent on allocations.
+            return highest
     return add_cuts(search, highest, whole=True) if count < FRACTIONS and RegionParts.known(search.small) else highest
 
 
@@ -311,8 +313,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         if search.allocation is None and tight.fits:
             repair(search, values, root.column_bounds)
         better = search.cost < before or search.far()
-        close = search.bound > search.cost * (1 - CLOSE * search.solve_options.rel_gap)
-        close &= count < FRACTIONS and listed and not spared
+        close = search.close() and count < FRACTIONS and listed and not spared
         if better and search.open():
             # What rests leave above the bound, a few whole phases at a time close sooner than annealing.
             search_neighbourhoods(search, root.column_bounds, LOOK if close else 1.0)
