@@ -404,7 +404,9 @@ def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
     """
     values, bounds = tight.values(search.columns), tight.root.column_bounds
     if not mostly_whole(values) and search.open():
-        restricted_master(search, (loose.values(search.columns), values), bounds, SUPPORT)
+        # It needs some seconds before it finds anything, and where it does not, nothing else does either.
+        share = 1.0 if search.far() else SUPPORT
+        restricted_master(search, (loose.values(search.columns), values), bounds, share)
         if not search.far():
             search_neighbourhoods(search, bounds)
 
