@@ -141,7 +141,7 @@ class SideConstraint:
         if self.regions is not None:
             inside &= np.isin(np.arange(len(problem.price)), self.regions)[region]
         if self.configurations is not None:
-            usage, place = _usage_once(problem, template)
+            usage, place = usage_once(problem, template)
             inside &= usage[:, list(self.configurations)].max(axis=1, initial=0)[place] > 0
         return inside
 
@@ -168,7 +168,7 @@ class SideConstraint:
             return counts.astype(np.float64)
         if self.measure == "tokens_s":
             return np.where(inside, problem.rates(self.phases or ())[template], 0.0)
-        usage, place = _usage_once(problem, template)
+        usage, place = usage_once(problem, template)
         if self.measure == "gpus":
             counted = usage[:, list(self.configurations or ())] @ np.array(self.gpus, dtype=np.float64)
             return np.where(inside, counted[place], 0.0)
@@ -180,7 +180,7 @@ class SideConstraint:
         return np.where(inside, each[place, region], 0.0)
 
 
-def _usage_once(problem: Measured, template: Ints) -> tuple[npt.NDArray[np.int16], Ints]:
+def usage_once(problem: Measured, template: Ints) -> tuple[npt.NDArray[np.int16], Ints]:
     """Nodes of the templates of pairs, int16 (k, C), and the place of every pair among them, int64 (n,).
 
     Few pairs are asked for often, and looking at all templates would take longer than all else.

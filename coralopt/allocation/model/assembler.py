@@ -31,7 +31,7 @@ import numpy as np
 
 from coralopt.allocation.model.columns import Columns, PoolEntries
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.side_constraints import SideConstraint, open_constraints
+from coralopt.allocation.side_constraints import SideConstraint, open_constraints, usage_once
 from coralopt.solving import LazyNames, MilpMatrix
 from coralopt.types import Floats, Ints
 
@@ -65,8 +65,8 @@ def assemble(
     rows = _Rows(problem)
     t, r, kept = columns.template[chosen], columns.region[chosen], columns.kept[chosen]
     # Sparse and in 32 bits: at a million columns the dense table alone would take 160 MiB.
-    templates, position = np.unique(t, return_inverse=True)
-    usage = csr_array(problem.usage[templates].astype(np.float64))[position]
+    nodes, position = usage_once(problem, t)
+    usage = csr_array(nodes.astype(np.float64))[position]
     k, c = np.repeat(np.arange(len(t), dtype=np.int32), np.diff(usage.indptr)), usage.indices
     upper = np.full(len(t), np.inf)
     if problem.running is not None:

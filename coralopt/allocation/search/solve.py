@@ -24,8 +24,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     is. Once more after ``rest``.
 ``fitting``
     raises L further: every model phase weighs what a covering weighs that fits the supply by itself. ``branching`` knows
-    such coverings too. Where coverings are parts of regions, ``cuts`` follows once more and counts whole coverings. Left
-    out where demand may go unmet, or a region be lost.
+    such coverings too. Where coverings are parts of regions, ``cuts`` follows once more and counts whole coverings, with
+    many instances only if a proof is what is missing. Left out where demand may go unmet, or a region be lost.
 ``rest``
     keeps the whole instances of the decomposition's fractional allocation and searches, as a problem of its own, what
     demand and supply they leave.
