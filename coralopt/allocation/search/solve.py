@@ -272,6 +272,13 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
     return add_cuts(search, highest, whole=True) if count < FRACTIONS and RegionParts.known(search.small) else highest
 
 
+def _look(search: SearchContext, root: Root, loose: Highest) -> None:
+    """The back end over few columns, for as long as all before took: it is often quick, and coverings may be too many."""
+    limits = search.limits
+    if limits.direct_columns < search.columns_left(root) <= limits.compact_columns and not math.isinf(search.left()):
+        close_gap(search, root, loose.root.column_bounds, min(AT_ONCE * search.left(), sum(search.seconds.values())))
+
+
 def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms.
 
@@ -298,10 +305,10 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
                 choose_near_coverings(search, root, limits.most_coverings, by_tree)
             if search.open():
                 branch(search, root)
+        elif search.open():
+            _look(search, root, loose)
         return
-    if limits.direct_columns < search.columns_left(root) <= limits.compact_columns and not math.isinf(search.left()):
-        # As long as all before took: where coverings are too many to be listed, branching on columns is often quick.
-        close_gap(search, root, loose.root.column_bounds, min(AT_ONCE * search.left(), sum(search.seconds.values())))
+    _look(search, root, loose)
     # Of replicas, fractions settle the wrong ones.
     rests = 0 if small.replicas.any() else limits.rests
     listed, spared = count < limits.most_instances, bool(small.spared.any())
