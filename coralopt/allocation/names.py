@@ -51,8 +51,8 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
             return f"flow[{'>'.join(legs)}]{rest}"
         if kind in ("largest", "below", "ladder"):
             return f"{kind}[{sides[index[0]].name},{index[1]}]{rest}"
-        if kind == "side":
-            return f"side[{sides[index[0]].name}]{rest}"
+        if kind in ("side", "one_lost"):
+            return f"{kind}[{sides[index[0]].name}]{rest}"
         if kind == "shortfall":
             return f"shortfall[{'+'.join(problem.phase_names[p] for p in groups[index[0]][0])}]{rest}"
         if kind == "extra":

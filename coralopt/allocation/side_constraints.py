@@ -40,9 +40,15 @@ constraints:
   (:mod:`coralopt.allocation.search.node_counts`), and problems that have such a constraint are not reduced.
 - One of "most 0" of instances or nodes is a *ban*: its columns never exist, and no row is left.
 
-Losing the largest instance is not linear: sum T nu - max {T(tau): nu > 0} >= x T_m. :meth:`SideConstraint.coefficients` has
-its linear part, a relaxation, which is what linear programmes and prices see; models add columns for the largest
-instance, and bounds by coverings know it whole (:mod:`coralopt.allocation.bounds.lagrangian`).
+Losing the largest instance is not linear: sum T nu - max {T(tau): nu > 0} >= x T_m. Models add columns for the largest
+instance, and bounds by coverings know it whole (:mod:`coralopt.allocation.bounds.lagrangian`). Linear programmes and prices
+see a row that every allocation meets which survives, :meth:`SideConstraint.linear_coefficients`::
+
+    sum t D / (t + D) nu >= D        D = x T_m,  t = min(T, D)
+
+Let l be the largest t. The others give at least D, so sum t nu >= D + l, and no t is above l: sum t D / (t + D) nu is at
+least sum t nu D / (l + D). It is exact for equal instances of D / k tokens/s each. Where only a share y of D must survive,
+it holds with y D on the right: the sum is at least (y D + l) D / (l + D) >= y D.
 
 Unmet demand s_m (see :mod:`coralopt.allocation.problem`) counts in a constraint of tokens/s with its share: the planned rest
 T_m - s_m must survive, x (T_m - s_m) <= sum T nu over the other regions.
@@ -179,6 +185,14 @@ class SideConstraint:
         each = usage.astype(np.float64) @ np.nan_to_num(price).T
         return np.where(inside, each[place, region], 0.0)
 
+    def linear_coefficients(self, problem: Measured, template: Ints, region: Ints, kept: Bools | None = None) -> Floats:
+        """float64 (n,): those of the linear row that stands for it, with the same bound; see the module docstring."""
+        each, limit = self.coefficients(problem, template, region, kept), self.limit(problem)
+        if not self.one_lost:
+            return each
+        counted = np.minimum(each, limit)
+        return counted * limit / np.maximum(counted + limit, np.finfo(np.float64).tiny)
+
 
 def usage_once(problem: Measured, template: Ints) -> tuple[npt.NDArray[np.int16], Ints]:
     """Nodes of the templates of pairs, int16 (k, C), and the place of every pair among them, int64 (n,).
@@ -269,7 +283,7 @@ class SidePrices:
         """float64 (n,): what they add to the reduced cost of each (template, region) pair, of those kept or new."""
         total = np.zeros(len(template))
         for constraint, price in self._priced():
-            total += constraint.sign * price * constraint.coefficients(self.problem, template, region, kept)
+            total += constraint.sign * price * constraint.linear_coefficients(self.problem, template, region, kept)
         return total
 
     def rent_factor(self) -> Floats:

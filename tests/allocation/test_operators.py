@@ -34,6 +34,7 @@ from coralopt.allocation import (
     explain,
     largest_factor,
     matrix_from_arrays,
+    readable_names,
     reduce_problem,
     solve_allocation,
     solve_or_serve_less,
@@ -153,12 +154,52 @@ def test_bounds_hold_at_any_prices(problem: AllocationProblem, seed: int) -> Non
         assert lagrangian.bound <= limit
 
 
+@given(
+    speeds=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    demand=st.integers(1, 24),
+    bound=st.sampled_from([0.25, 0.5, 1.0]),
+    share=st.fractions(0, 1, max_denominator=8),
+)
+def test_the_linear_row_holds_where_any_instance_may_be_lost(
+    speeds: list[int], demand: int, bound: float, share: Fraction
+) -> None:
+    """What meets a share of the rule meets that share of its row; equal parts of the whole meet it with nothing to spare."""
+    item = SideConstraint("spare", "least", "tokens_s", bound, (0,), one_lost=True)
+
+    def row(throughput: list[float]) -> float:
+        problem = AllocationProblem(
+            usage=np.ones((len(throughput), 1), np.int16),
+            throughput=np.array(throughput),
+            phase=np.zeros(len(throughput), np.int32),
+            demand=np.array([float(demand)]),
+            availability=np.array([[100]]),
+            price=np.array([[1.0]]),
+            running=None,
+            penalty=0.0,
+            phase_names=("p",),
+            region_names=("r",),
+            configuration_names=("A",),
+            side_constraints=(item,),
+        )
+        template = np.arange(len(throughput))
+        return float(item.linear_coefficients(problem, template, np.zeros_like(template)).sum())
+
+    limit = Fraction(bound) * demand
+    if sum(speeds) - max(speeds) >= share * limit:
+        assert row([float(speed) for speed in speeds]) >= float(share * limit) * (1 - 1e-12)
+    parts = len(speeds)
+    assert row([float(limit) / parts] * (parts + 1)) == pytest.approx(float(limit))
+
+
 @settings(max_examples=80, deadline=None)
 @given(problem=operated_problems() | operated_problems(("spare",)))
 def test_direct_matrix_is_the_compiled_one(problem: AllocationProblem) -> None:
-    """Both routes to the matrix have one optimum."""
+    """Both routes to the matrix have one optimum, and every row and column of it a name in the problem's words."""
     found = []
     direct = matrix_from_arrays(problem)
+    named = readable_names(problem, direct)
+    assert len({*named.row_names}) == len(direct.row_names)
+    assert len({*named.column_names}) == len(direct.column_names)
     compiled, _ = matrix_from_pyomo(FORMULATIONS["split"].build(problem))
     for matrix in (direct, compiled):
         if not len(matrix.c):

@@ -8,8 +8,10 @@ r"""The one assembler of allocation matrices: full, restricted to some columns, 
     sum_k f[k] + sigma[g] (+ omega)                        >= 1              routes k of every model that has them
     sum a nu (+ s_k extra) (+ b sigma) (+ b omega) (+ e)   <= or >= b        every side constraint
     sum_k (v_k - V) f[k]                                   >= 0              every mean over the requests of a model
-    sum T nu - sum_i (l_i - l_i-1) largest[i] + ...        >= x T_m          one that holds with any one instance lost
-    nu <= U largest[i],  largest[i+1] <= largest[i]                          instances of the i-th least throughput l_i
+    sum t D / (t + D) nu + ...                             >= D              one that holds with any one instance lost,
+                                                                             t = min(T, D), D = x T_m: a linear row,
+    sum t nu - sum_i (l_i - l_i-1) largest[i] + ...        >= D              and what it stands for
+    nu <= U largest[i],  largest[i+1] <= largest[i]                          instances of the i-th least value l_i of t
     sum_p time[nu,p]                                       <= nu             columns that divide their time: T_p time[nu,p]
                                                                              goes to phase p, T time[nu,p] from their own
 
@@ -82,13 +84,13 @@ def assemble(
     whole_time = slice(None, len(t) if problem.joint.divided else None)
     rows.enter(rows.pool + served.pool[whole_time], first + served.column[whole_time], served.tokens_s[whole_time])
     for row, item in rows.sides:
-        values = item.coefficients(problem, t, r, kept)
+        values = item.linear_coefficients(problem, t, r, kept)
         used = np.flatnonzero(values)
         rows.enter(np.full(len(used), row), first + used, values[used])
     if integer:
-        for side, (row, item) in enumerate(rows.sides):
-            if item.one_lost:
-                _add_largest(rows, (side, row), item, t, columns.upper[chosen])
+        for side, (_, item) in enumerate(rows.sides):
+            if item.one_lost and item.limit(problem):
+                _add_largest(rows, side, item, t, columns.upper[chosen])
     whole = rows.columns
     if problem.joint.divided:
         _add_time(rows, first, served, len(t))
@@ -105,7 +107,7 @@ def assemble(
         for row, model in rows.routes:
             if model.phases[0] in phases:
                 rows.enter([row], [place], [1.0])
-        for row, item in rows.sides:
+        for row, item in [*rows.sides, *rows.one_lost]:
             if (
                 item.measure == "tokens_s"
                 and item.limit(problem)
@@ -145,6 +147,8 @@ class _Rows:
         self.pool = regions * self.configurations
         self.routes = list(enumerate(problem.routes, self.pool + len(pools)))
         self.sides = list(enumerate(open_constraints(problem), self.pool + len(pools) + models))
+        #: (row, side constraint) of those that hold with any one instance lost, where instances are whole.
+        self.one_lost: list[tuple[int, SideConstraint]] = []
         self.routed = {p for model in problem.routes for p in model.phases}
         #: Row of the first mean of each model with routes.
         counts = [len(model.means) for model in problem.routes]
@@ -189,9 +193,13 @@ class _Rows:
 
     def at_most_0(self, names: list[str]) -> int:
         """Add rows that must not exceed 0; the number of the first one."""
-        more, first = np.zeros(len(names)), len(self.names)
-        self.lower, self.upper = np.append(self.lower, more - np.inf), np.append(self.upper, more)
-        self.units = np.append(self.units, more + 1)
+        return self.more(names, -np.inf, 0.0)
+
+    def more(self, names: list[str], lower: float, upper: float) -> int:
+        """Add rows of these limits; the number of the first one."""
+        each, first = np.ones(len(names)), len(self.names)
+        self.lower, self.upper = np.append(self.lower, lower * each), np.append(self.upper, upper * each)
+        self.units = np.append(self.units, each)
         self.names += names
         return first
 
@@ -223,23 +231,27 @@ class _Rows:
         )
 
 
-def _add_largest(rows: _Rows, place: tuple[int, int], item: SideConstraint, template: Ints, upper: Floats) -> None:
-    """What the largest instance gives is not there: a ladder over the throughputs of one model phase.
+def _add_largest(rows: _Rows, side: int, item: SideConstraint, template: Ints, upper: Floats) -> None:
+    """A row without what the largest instance gives, and a ladder over the throughputs of one model phase.
 
     Args:
         rows: Where to add it; instances are its first columns.
-        place: Number and row of the side constraint.
+        side: Number of the side constraint.
         item: The side constraint.
         template: int64 (k,), of every instance column.
         upper: float64 (k,), most instances of each.
     """
-    problem, (side, row) = rows.problem, place
+    problem, limit = rows.problem, item.limit(rows.problem)
     speed = problem.throughput[template]
     mine = np.flatnonzero((problem.phase[template] == (item.phases or ())[0]) & (speed > 0))
     if not len(mine):
         return
-    levels, level = np.unique(speed[mine], return_inverse=True)
+    # One instance that gives all of it is as good as any other that does.
+    levels, level = np.unique(np.minimum(speed[mine], limit), return_inverse=True)
     first = rows.add(np.zeros(len(levels)), np.ones(len(levels)), [f"largest[{side},{i}]" for i in range(len(levels))])
+    row = rows.more([f"one_lost[{side}]"], limit, np.inf)
+    rows.one_lost.append((row, item))
+    rows.enter(np.full(len(mine), row), mine, levels[level])
     rows.enter(np.full(len(levels), row), first + np.arange(len(levels)), -np.diff(levels, prepend=0.0))
     below = rows.at_most_0([f"below[{side},{k}]" for k in range(len(mine))]) + np.arange(len(mine))
     rows.enter(below, mine, np.ones(len(mine)))
@@ -324,9 +336,12 @@ def _add_slack(rows: _Rows, prices: Floats) -> None:
     upper[: len(pools)][np.isfinite(problem.unmet_prices())[pools.phase]] = 0.0
     names = [f"missing[{k}]" for k in range(len(prices))]
     places = rows.add(prices / shortfall_units(problem), upper, names) + np.arange(len(prices))
-    missed = [*range(rows.pool, rows.pool + len(pools)), *(row for row, item in rows.sides if item.sense == "least")]
-    rows.enter(missed, places, units)
-    for row, item in rows.sides:
+    least = [(row, item) for row, item in rows.sides if item.sense == "least"]
+    rows.enter([*range(rows.pool, rows.pool + len(pools)), *(row for row, _ in least)], places, units)
+    for (_, item), place in zip(least, places[len(pools) :].tolist(), strict=True):
+        same = [row for row, other in rows.one_lost if other is item]
+        rows.enter(same, [place] * len(same), [1.0] * len(same))
+    for row, item in [*rows.sides, *rows.one_lost]:
         if item.measure == "tokens_s" and item.bound and item.phases is not None:
             # Of what is missing nothing must survive the loss of a region.
             for pool in pools.of_phase(item.phases[0], len(problem.region_names)):

@@ -217,7 +217,8 @@ def _pass(
 
 def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool, last: bool) -> None:
     """The steps after ``rounding``."""
-    ranking, few = root.column_bounds, len(search.columns) <= search.limits.direct_columns
+    ranking, spared = root.column_bounds, bool(search.small.spared.any())
+    few = len(search.columns) <= search.limits.direct_columns and not spared
     if few and not len(search.small.joint) and not math.isinf(search.left()) and search.open():
         close_gap(search, root, ranking, AT_ONCE * search.left())
         if search.left() == 0 or search.solutions[-1].termination.limit is None:
@@ -293,8 +294,8 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         if small.plain:
             choose_among(search, met)
         return
-    unmet = bool(small.unmet_groups())
-    if small.spared.any() or small.surviving.any() or small.replicas.any() or unmet:
+    unmet, spared = bool(small.unmet_groups()), bool(small.spared.any())
+    if spared or small.surviving.any() or small.replicas.any() or unmet:
         # Fractions say little of what an instance or a region may be lost from; whole coverings do.
         choose_among(search, met)
     if unmet or small.surviving.any():
@@ -308,10 +309,11 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         elif search.open():
             _look(search, root, loose)
         return
-    _look(search, root, loose)
+    if not spared:
+        _look(search, root, loose)
     # Of replicas, fractions settle the wrong ones.
     rests = 0 if small.replicas.any() else limits.rests
-    listed, spared = count < limits.most_instances, bool(small.spared.any())
+    listed = count < limits.most_instances
     if count >= limits.many_instances:
         before = search.cost
         # Master programmes over many instances end before their fractions are good ones.
@@ -338,6 +340,9 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
             _settle_most(search, values, min(1, rests))
     if count < limits.most_instances:
         _anneal(search, loose, limits.annealings)
+    if spared and search.columns_left(root) <= limits.spared_columns and search.open():
+        # Coverings near the bound are often too many there, and the back end raises no bound before its end.
+        close_gap(search, root, loose.root.column_bounds)
     # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
     for step in (_choose_near, branch) if spared else (branch, _choose_near):
         if listed and search.open():
@@ -402,7 +407,7 @@ def _round(search: SearchContext, root: Root) -> None:
 
 
 def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
-    """The step ``restricted master`` and neighbourhoods around what it finds, where rests would be hardly smaller.
+    """The step ``restricted master`` and neighbourhoods around what it finds, where rests are hardly smaller or unknown.
 
     Args:
         search: What is known.
@@ -410,7 +415,7 @@ def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
         tight: The highest bound.
     """
     values, bounds = tight.values(search.columns), tight.root.column_bounds
-    if not mostly_whole(values) and search.open():
+    if search.open() and (search.small.spared.any() or not mostly_whole(values)):
         # It needs some seconds before it finds anything, and where it does not, nothing else does either.
         share = 1.0 if search.far() else SUPPORT
         restricted_master(search, (loose.values(search.columns), values), bounds, share)
