@@ -255,6 +255,8 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
         if fitting:
             _anneal(search, loose, FIRST_LOOK)
         if search.allocation is None:
+            _look(search, highest.root, loose)
+        if search.allocation is None:
             fractional = loose.values(search.columns), highest.values(search.columns)
             restricted_master(search, fractional, highest.root.column_bounds, SUPPORT)
         repair(search, highest.values(search.columns), highest.root.column_bounds)
@@ -274,9 +276,13 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
 
 
 def _look(search: SearchContext, root: Root, loose: Highest) -> None:
-    """The back end over few columns, for as long as all before took: it is often quick, and coverings may be too many."""
+    """The back end over few columns, for as long as all before took: it is often quick, and coverings may be too many.
+
+    Not where it had them first, nor where so little is missing that coverings are few.
+    """
     limits = search.limits
-    if limits.direct_columns < search.columns_left(root) <= limits.compact_columns and not math.isinf(search.left()):
+    few = len(search.columns) > limits.direct_columns and search.columns_left(root) <= limits.compact_columns
+    if few and not search.close() and not math.isinf(search.left()):
         close_gap(search, root, loose.root.column_bounds, min(AT_ONCE * search.left(), sum(search.seconds.values())))
 
 
