@@ -125,6 +125,7 @@ class Explanation:
         conflict: Names of the side constraints that conflict with demand and capacity; empty when these alone cannot be met.
         irreducible: Whether no one of ``conflict`` is there for nothing, proven.
         enough: Those of ``conflict`` without which, and with all other side constraints, everything can be met, proven.
+        decided: Whether that is known of each of them; time may end before.
         broken: Where nothing is missing: what the nearest allocation breaks in exact figures, by less than any solver sees.
     """
 
@@ -135,6 +136,7 @@ class Explanation:
     conflict: tuple[str, ...] = ()
     irreducible: bool = True
     enough: tuple[str, ...] = ()
+    decided: bool = True
     broken: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -151,9 +153,9 @@ class Explanation:
                 )
             else:
                 which = "at least one of these has" if self.irreducible else "some of these have"
+                others = "and others as well" if self.decided else "maybe others as well"
                 lines.append(
-                    f"options conflict with demand and nodes; {which} to be eased, and others as well: "
-                    f"{', '.join(self.conflict)}"
+                    f"options conflict with demand and nodes; {which} to be eased, {others}: {', '.join(self.conflict)}"
                 )
         elif any(item.reason == "capacity" for item in self.shortfalls):
             lines.append("offer more nodes of these, add regions or configurations, or lower the demand")
@@ -230,11 +232,21 @@ def _explained(problem: AllocationProblem, backend: Backend, options: SolveOptio
     total += sum(item.missing / item.asked for item in missed)
     # What is missing by less than the back ends' tolerances conflicts with nothing that they could tell.
     seen = total > SHORTFALL
-    conflict, irreducible, enough = (
-        _conflict(problem, lp_solver, backend, options, deadline) if seen else ((), True, ())
-    )
+    # All that this allocation misses is one side constraint: without that one everything can be met.
+    alone = missed[0].name if len(missed) == 1 and not shortfalls else None
+    found = _conflict(problem, alone, lp_solver, backend, options, deadline) if seen else _Conflict()
     broken = () if shortfalls or missed else small.check(planned).sentences[:3]
-    return Explanation(tuple(shortfalls), total, min(least, total), missed, conflict, irreducible, enough, broken)
+    return Explanation(
+        tuple(shortfalls),
+        total,
+        min(least, total),
+        missed,
+        found.names,
+        found.irreducible,
+        found.enough,
+        found.decided,
+        broken,
+    )
 
 
 def _nearest(problem: AllocationProblem, columns: Columns, relaxation: Relaxation) -> Ints:
@@ -271,11 +283,25 @@ def _elastic(
     return heeded(solve_matrix(matrix, backend, elastic_options))
 
 
+@dataclass(frozen=True)
+class _Conflict:
+    """Side constraints, bans too, that demand and capacity cannot do with; see :class:`Explanation`."""
+
+    names: tuple[str, ...] = ()
+    irreducible: bool = True
+    enough: tuple[str, ...] = ()
+    decided: bool = True
+
+
 def _conflict(
-    problem: AllocationProblem, lp_solver: Backend, backend: Backend, options: SolveOptions, deadline: float
-) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
-    """Side constraints, bans too, that demand and capacity cannot do with; whether each is needed for that, proven; and
-    without which of them all the others could stay."""
+    problem: AllocationProblem,
+    alone: str | None,
+    lp_solver: Backend,
+    backend: Backend,
+    options: SolveOptions,
+    deadline: float,
+) -> _Conflict:
+    """What conflicts, and what is enough: the side constraint ``alone``, if there is one, and others like it."""
 
     def meets(constraints: list[SideConstraint]) -> bool | None:
         """Whether demand and these side constraints can be met together; ``None`` when that is not known."""
@@ -287,29 +313,35 @@ def _conflict(
         if time.perf_counter() > deadline:
             return None
         chosen = _nearest(eased, columns, relaxation)
-        result = _elastic(eased, columns, chosen, backend, options, deadline)
-        if result.x is not None and result.objective <= SHORTFALL:
+        # Whether anything is missing is known sooner than how much.
+        limit = max(1.0, deadline - time.perf_counter())
+        any_of_them = SolveOptions(time_limit=limit, threads=options.threads, seed=options.seed)
+        result = heeded(solve_matrix(assemble(eased, columns, chosen), backend, any_of_them))
+        if result.x is not None:
             return True
-        return False if len(chosen) == len(columns) and (result.bound or 0.0) > SHORTFALL / 2 else None
+        refused = result.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED)
+        return False if refused and len(chosen) == len(columns) else None
 
     if not problem.side_constraints or meets([]) is False:
-        return (), True, ()
-    kept, proven = list(problem.side_constraints), True
-    for item in problem.side_constraints:
+        return _Conflict()
+    every = problem.side_constraints
+    kept, proven = list(every), True
+    for item in every:
         if time.perf_counter() > deadline:
             names = tuple(item.name for item in kept)
-            return names, False, names
+            return _Conflict(names, False, names)
         rest = [other for other in kept if other is not item]
-        answer = meets(rest)
+        # Without that one all others can be met, so it is part of any conflict.
+        answer = item.name == alone or meets(rest)
         if answer is False:
             kept = rest
         proven = proven and answer is not None
     names = tuple(item.name for item in kept)
-    if len(kept) == len(problem.side_constraints) or not proven:
-        return names, proven, names
-    every = problem.side_constraints
-    enough = [item.name for item in kept if meets([other for other in every if other is not item])]
-    return names, proven, tuple(enough)
+    if len(kept) == len(every) or not proven:
+        return _Conflict(names, proven, names)
+    answers = {item.name: item.name == alone or meets([other for other in every if other is not item]) for item in kept}
+    enough = tuple(name for name, answer in answers.items() if answer)
+    return _Conflict(names, proven, enough, None not in answers.values())
 
 
 def _used_up(problem: AllocationProblem, template: Ints, region: Ints, planned: Allocation) -> list[SideConstraint]:

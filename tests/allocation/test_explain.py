@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from coralopt.allocation import AllocationProblem, SideConstraint, explain, largest_factor, solve_allocation
 from coralopt.allocation.explain import Explanation, Shortfall
 from coralopt.errors import InfeasibleError, NoSolutionError
+from coralopt.solving import Limit, MatrixResult, Reason, Termination, solve_matrix
 from coralopt.testing.allocation_strategies import (
     allocation_problems,
     least_shortfall_by_enumeration,
@@ -97,6 +100,31 @@ def test_a_limit_that_leaves_room_is_not_blamed(share: float) -> None:
     explanation = explain(problem)
     assert explanation.shortfalls[0].binding == (("1xL4", "us-east-2"),)
     assert explanation.conflict == ()
+
+
+def test_what_time_left_open_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either of two limits is one too many; whether easing one would be enough is not known without an answer."""
+    limits = (
+        SideConstraint("few", "most", "nodes", 2.6, phases=(0,)),
+        SideConstraint("cheap", "most", "usd_h", 2.6),
+    )
+    problem = pool(demand=np.array([250.0, 0.0]), side_constraints=limits)
+    known = explain(problem)
+    assert (known.conflict, known.enough, known.decided) == (("cheap",), (), True)
+    assert "and others as well: cheap" in str(known)
+
+    answers: list[MatrixResult] = []
+
+    def no_answer_in_the_end(*task: Any) -> MatrixResult:
+        answers.append(solve_matrix(*task))
+        late = Termination(Reason.NO_SOLUTION_FOUND, Limit.TIME, "time")
+        return answers[-1] if len(answers) < 5 else replace(answers[-1], x=None, termination=late)
+
+    monkeypatch.setattr(importlib.import_module("coralopt.allocation.explain"), "solve_matrix", no_answer_in_the_end)
+    unknown = explain(problem)
+    assert len(answers) == 5
+    assert (unknown.conflict, unknown.enough, unknown.decided) == (("cheap",), (), False)
+    assert "maybe others as well: cheap" in str(unknown)
 
 
 def test_words_for_too_few_nodes() -> None:

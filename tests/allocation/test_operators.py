@@ -464,6 +464,7 @@ def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
         others = tuple(row for row in strict.side_constraints if row.name != name)
         enough = best_operated_by_enumeration(replace(strict, side_constraints=others)) is not None
         assert enough == (name in found.enough)
+    assert found.decided
     if free:
         named = tuple(rows[name] for name in found.conflict)
         assert best_operated_by_enumeration(replace(strict, side_constraints=named)) is None
