@@ -25,7 +25,8 @@ class SearchLimits:
         most_near: Those kept at most where the least cost is known well enough for a wider look.
         direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand; also
             where bounds leave no more.
-        compact_columns: So few go there once the bound is at its highest, for as long as all steps before that took.
+        compact_columns: So few go there once the bound is at its highest, or no allocation is known, for about as long as
+            all steps before that took.
         spared_columns: So few go there after annealing where an instance may be lost, for all of the time left.
         share: Share of the time left that a step may take when it does not prove anything.
         share_first: Share of that which neighbourhoods may take before the tree over node counts.

@@ -112,7 +112,7 @@ SUPPORT = 0.5
 AT_ONCE = 2 / 3
 #: From so many instances on, whole coverings say little more than fractions: no cuts count them, no tree comes early.
 FRACTIONS = 200
-#: Share of neighbourhoods ahead of the tree, and share of the time left that the tree has then.
+#: Share of neighbourhoods ahead of the tree, and of the time left that few columns have; share that the tree has then.
 LOOK, PROOF = 0.2, 0.85
 
 
@@ -217,8 +217,7 @@ def _pass(
 
 def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool, last: bool) -> None:
     """The steps after ``rounding``."""
-    ranking, spared = root.column_bounds, bool(search.small.spared.any())
-    few = len(search.columns) <= search.limits.direct_columns and not spared
+    ranking, few = root.column_bounds, _at_once(search)
     if few and not len(search.small.joint) and not math.isinf(search.left()) and search.open():
         close_gap(search, root, ranking, AT_ONCE * search.left())
         if search.left() == 0 or search.solutions[-1].termination.limit is None:
@@ -275,15 +274,20 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
     return add_cuts(search, highest, whole=True) if count < FRACTIONS and RegionParts.known(search.small) else highest
 
 
+def _at_once(search: SearchContext) -> bool:
+    """Whether the back end has all columns before other steps."""
+    return len(search.columns) <= search.limits.direct_columns and not search.small.spared.any()
+
+
 def _look(search: SearchContext, root: Root, loose: Highest) -> None:
     """The back end over few columns, for as long as all before took: it is often quick, and coverings may be too many.
 
     Not where it had them first, nor where so little is missing that coverings are few.
     """
-    limits = search.limits
-    few = len(search.columns) > limits.direct_columns and search.columns_left(root) <= limits.compact_columns
+    few = search.columns_left(root) <= search.limits.compact_columns and not _at_once(search)
     if few and not search.close() and not math.isinf(search.left()):
-        close_gap(search, root, loose.root.column_bounds, min(AT_ONCE * search.left(), sum(search.seconds.values())))
+        seconds = max(LOOK * search.left(), min(AT_ONCE * search.left(), sum(search.seconds.values())))
+        close_gap(search, root, loose.root.column_bounds, seconds)
 
 
 def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
