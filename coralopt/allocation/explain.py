@@ -148,8 +148,8 @@ class Explanation:
         if self.conflict:
             if self.enough:
                 lines.append(
-                    "demand and nodes would do without these options together; ease "
-                    f"{'any one of' if self.irreducible else 'some of'}: {', '.join(self.enough)}"
+                    "demand and nodes would do without these options together; ease any one of: "
+                    f"{', '.join(self.enough)}"
                 )
             else:
                 which = "at least one of these has" if self.irreducible else "some of these have"
@@ -232,9 +232,11 @@ def _explained(problem: AllocationProblem, backend: Backend, options: SolveOptio
     total += sum(item.missing / item.asked for item in missed)
     # What is missing by less than the back ends' tolerances conflicts with nothing that they could tell.
     seen = total > SHORTFALL
-    # All that this allocation misses is one side constraint: without that one everything can be met.
+    # Where all that this allocation misses is one side constraint, everything can be met without that one. Limits that it
+    # uses up are worth a question first.
     alone = missed[0].name if len(missed) == 1 and not shortfalls else None
-    found = _conflict(problem, alone, lp_solver, backend, options, deadline) if seen else _Conflict()
+    likely = tuple(item.name for item in tight)
+    found = _conflict(problem, alone, likely, lp_solver, backend, options, deadline) if seen else _Conflict()
     broken = () if shortfalls or missed else small.check(planned).sentences[:3]
     return Explanation(
         tuple(shortfalls),
@@ -296,12 +298,13 @@ class _Conflict:
 def _conflict(
     problem: AllocationProblem,
     alone: str | None,
+    likely: tuple[str, ...],
     lp_solver: Backend,
     backend: Backend,
     options: SolveOptions,
     deadline: float,
 ) -> _Conflict:
-    """What conflicts, and what is enough: the side constraint ``alone``, if there is one, and others like it."""
+    """What conflicts, and what is enough: the side constraint ``alone``, if there is one; the ``likely`` come first."""
 
     def meets(constraints: list[SideConstraint]) -> bool | None:
         """Whether demand and these side constraints can be met together; ``None`` when that is not known."""
@@ -325,23 +328,35 @@ def _conflict(
     if not problem.side_constraints or meets([]) is False:
         return _Conflict()
     every = problem.side_constraints
+    answers: dict[str, bool | None] = {} if alone is None else {alone: True}
+
+    def ask(item: SideConstraint) -> None:
+        """Whether all others can be met without this one."""
+        if item.name not in answers:
+            answers[item.name] = meets([other for other in every if other is not item])
+
+    for item in every:
+        if item.name in likely and time.perf_counter() <= deadline:
+            ask(item)
     kept, proven = list(every), True
     for item in every:
-        if time.perf_counter() > deadline:
-            names = tuple(item.name for item in kept)
-            return _Conflict(names, False, names)
-        rest = [other for other in kept if other is not item]
-        # Without that one all others can be met, so it is part of any conflict.
-        answer = item.name == alone or meets(rest)
+        # Without such a one all others can be met, so it is part of any conflict.
+        if answers.get(item.name):
+            continue
+        answer, rest = None, [other for other in kept if other is not item]
+        if time.perf_counter() <= deadline:
+            if len(kept) == len(every):
+                ask(item)
+            answer = answers[item.name] if len(kept) == len(every) else meets(rest)
         if answer is False:
             kept = rest
         proven = proven and answer is not None
+    if proven:
+        for item in kept:
+            ask(item)
     names = tuple(item.name for item in kept)
-    if len(kept) == len(every) or not proven:
-        return _Conflict(names, proven, names)
-    answers = {item.name: item.name == alone or meets([other for other in every if other is not item]) for item in kept}
-    enough = tuple(name for name, answer in answers.items() if answer)
-    return _Conflict(names, proven, enough, None not in answers.values())
+    enough = tuple(name for name in names if answers.get(name))
+    return _Conflict(names, proven, enough, all(answers.get(name) is not None for name in names))
 
 
 def _used_up(problem: AllocationProblem, template: Ints, region: Ints, planned: Allocation) -> list[SideConstraint]:
