@@ -18,7 +18,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     raises L by cutting planes on the supply, which whole allocations satisfy and the decomposition's fractional one does
     not.
 ``restricted master``
-    looks for an allocation among the templates of the fractional allocations, where few of their instances are whole.
+    looks for an allocation among the templates of the fractional allocations, where few of their instances are whole, or
+    one may be lost.
 ``repair``
     looks for a first allocation where rounding finds none: demand may be missed at a price, which rises for whatever still
     is. Once more after ``rest``.
