@@ -52,6 +52,8 @@ class Capability(Enum):
     SEED = "seed"
     INTERRUPT = "interrupt"
     NODE_LIMIT = "node_limit"
+    #: Solves of several threads of a process run at the same time.
+    CONCURRENT = "concurrent"
     #: Stops at ``memory_limit`` by itself; the others need ``isolate``.
     MEMORY_LIMIT = "memory_limit"
     #: Has ``conflict(matrix, options)``, a native irreducible infeasible subset.

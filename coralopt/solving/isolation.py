@@ -33,6 +33,7 @@ from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import Limit, Reason
 from coralopt.solving.transfer import result_from, write_request
 from coralopt.solving.verdict import weak_bound
+from coralopt.threads import heed_interrupt
 from coralopt.types import Floats
 
 #: What a back end may raise, by name.
@@ -118,6 +119,7 @@ class _Watch:
             try:
                 if (end := self.child.wait(LOOK_S)) is not None:
                     return self._verdict(end, interrupted is not None)
+                heed_interrupt()
                 self.read_events()
                 if interrupted is not None and time.perf_counter() - interrupted > PATIENCE:
                     return Limit.INTERRUPTED, "killed after Ctrl-C"

@@ -17,6 +17,7 @@ from coralopt.solving.backend import Basis, Listener, RawResult, SolveProgress
 from coralopt.solving.matrix import Lazy, LazyRow, MilpMatrix
 from coralopt.solving.options import OptionValue, SolveOptions, checked_native
 from coralopt.solving.status import Reason
+from coralopt.threads import heed_interrupt
 from coralopt.types import Floats, Ints
 
 #: Reasons that may come with a solution and a bound.
@@ -143,6 +144,7 @@ class Job:
                 if begun is None:
                     begun = _thread.start_new_thread(run, ())
                 ended.wait(0.2)
+                heed_interrupt()
             except KeyboardInterrupt:
                 self.stop()
                 if interrupted or begun is None:

@@ -26,7 +26,8 @@ class SolveOptions:
             its own steps; with ``isolate`` it is killed one second after the limit.
         rel_gap: Relative gap to stop at; by our one formula, abs(objective - bound) / abs(objective).
         abs_gap: Absolute gap to stop at, in units of the objective.
-        threads: Threads, or ``None`` for one: several make results depend on timing.
+        threads: Threads of a solve, or ``None`` for one: several make results depend on timing. Searches of many solves run
+            them side by side where it is ``None``.
         seed: Seed of whatever the solver randomises.
         node_limit: Branch-and-bound nodes, or ``None``.
         memory_limit: GiB, or ``None``. Back ends with the capability ``memory_limit`` stop by themselves; ``isolate``

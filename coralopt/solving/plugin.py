@@ -31,8 +31,10 @@ from coralopt.types import Floats
 
 #: How a solver's own status reads: reason and limit. The base turns NO_SOLUTION_FOUND with a solution into FEASIBLE.
 Status = tuple[Reason, Limit | None]
-#: All that a matrix back end can declare; take away what yours cannot do.
-MATRIX_CAPABILITIES = frozenset(Capability) - {Capability.PLACEMENT, Capability.PLACEMENT_FAMILY, Capability.BOXED}
+#: What most matrix back ends can do; take away what yours cannot.
+MATRIX_CAPABILITIES = frozenset(Capability) - {
+    *(Capability.PLACEMENT, Capability.PLACEMENT_FAMILY, Capability.BOXED, Capability.CONCURRENT)
+}
 
 
 class _Lazy(ModuleType):

@@ -26,7 +26,7 @@ from coralopt.solving.plugin import (
 )
 from coralopt.solving.rows import members
 from coralopt_highs.handover import basis_of, pass_basis, pass_model, pass_start
-from coralopt_highs.running import ThreadPool, run
+from coralopt_highs.running import run
 
 if TYPE_CHECKING:
     from highspy import Highs
@@ -73,15 +73,15 @@ INFEASIBLE_NODES = 200
 class HighsBackend(MatrixPlugin):
     """HiGHS (MIT licence), no size limit.
 
-    Solves of several Python threads wait for one another, since HiGHS shares one thread pool in a process. Ctrl-C stops
-    HiGHS and keeps its incumbent; a second one gives up waiting for it.
+    Solves of several Python threads run at the same time. Ctrl-C stops HiGHS and keeps its incumbent; a second one gives
+    up waiting for it.
     """
 
     name: ClassVar[str] = "highs"
     package: ClassVar[str] = "highspy"
     licence: ClassVar[str] = "MIT, no size limit"
     hint: ClassVar[str] = "install the package highspy"
-    capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {
+    capabilities: ClassVar[frozenset[Capability]] = (MATRIX_CAPABILITIES | {Capability.CONCURRENT}) - {
         *(Capability.MEMORY_LIMIT, Capability.MIQP, Capability.SOS, Capability.INDICATOR, Capability.SEMICONTINUOUS),
         *(Capability.LAZY, Capability.POOL),
     }
@@ -109,7 +109,7 @@ class HighsBackend(MatrixPlugin):
         """Large models with a time limit, too: there the process is ended when its time is over."""
         # Without any time nothing is run that would have to be ended.
         large = bool(options.time_limit) and matrix.a.nnz >= (LARGE_MIP if matrix.is_mip else LARGE)
-        return large or ThreadPool.lost or super().needs_process(matrix, options)
+        return large or super().needs_process(matrix, options)
 
     def run(self, job: Job) -> RawResult:
         """One fresh solver, run once; again where presolve alone says that an integer programme has no solution."""
@@ -170,9 +170,9 @@ class HighsBackend(MatrixPlugin):
         solver = _new(Job(matrix, SolveOptions(time_limit=options.time_limit, log=options.log)))
         solver.setOptionValue("iis_strategy", IRREDUCIBLE_FROM_LP)
         pass_model(solver, matrix)
-        with ThreadPool.lock:
-            highspy.Highs.resetGlobalScheduler(True)
-            status, subset = solver.getIis()
+        # The pool of this thread may have another size.
+        highspy.Highs.resetGlobalScheduler(True)
+        status, subset = solver.getIis()
         if status == highspy.HighsStatus.kError:
             return []
         held = highspy.IisBoundStatus

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +47,8 @@ ABOVE = 0.15
 FREE = 1e-6
 #: Coverings of a model phase that rounds may begin with.
 STARTS = 20
+#: Rounds that are drawn ahead of results.
+AHEAD = 2
 #: Room for instances of a model phase beyond those to begin with.
 ROOM = 40
 
@@ -73,6 +76,8 @@ class Annealing:
         self.items, self.rows = self._task(root)
         self.needs = self._needs()
         self.rng = np.random.default_rng(search.solve_options.seed)
+        self.idle, self.least = 0, math.inf
+        self.best: Ints | None = None
 
     @staticmethod
     def of(search: SearchContext, root: Root, met: Sequence[Covering]) -> Annealing | None:
@@ -92,10 +97,22 @@ class Annealing:
 
     def run(self, rounds: int) -> None:
         """So many rounds at most; ends where the best allocation is good enough, or does not get better."""
+        search, self.idle = self.search, 0
+        self.least, self.best = math.inf, None
+        with search.side_by_side(search.processors) as lanes:
+            for cost, counts in lanes.results(self._chains(rounds), AHEAD):
+                self.idle += 1
+                if cost < self.least:
+                    self.least, self.best = cost, counts
+                if cost < search.cost * (1 - 1e-9) and search.offer(search.columns.allocation(counts, self.columns)):
+                    self.idle = 0
+        search.lap("annealing")
+
+    def _chains(self, rounds: int) -> Iterator[Callable[[], tuple[float, Ints]]]:
+        """Rounds to anneal, side by side in pairs; every other pair goes on from the best allocation when it is drawn."""
         from coralopt.allocation.search.annealing_kernel import Cooling, anneal
 
-        search, idle = self.search, 0
-        least, best = math.inf, None
+        search = self.search
         deadline = time.perf_counter() + search.share_of_left()
         moves = min(MOVES * len(self.columns), MOST_MOVES)
         lightest = np.zeros(len(search.columns), dtype=np.int64)
@@ -104,20 +121,14 @@ class Annealing:
             # All of it may go unmet.
             lightest[self.columns] = 1
         unit = max(search.columns.usd_h(search.small, lightest), FREE) / int(lightest.sum())
-        for turn in range(rounds):
-            if search.done() or idle == IDLE or time.perf_counter() >= deadline:
+        for turn, rng in enumerate(self.rng.spawn(rounds)):
+            if search.done() or self.idle >= IDLE or time.perf_counter() >= deadline:
                 break
-            hot = HOT[turn % len(HOT)] * unit
+            pair = turn // AHEAD
+            hot = HOT[pair % len(HOT)] * unit
             cooling = Cooling(moves, hot, hot * COLD)
-            # Every other round goes on from the best one.
-            begin = best if best is not None and turn % 2 else self.start(spread=turn > 0)
-            cost, counts = anneal(self.items, self.rows, self.needs, cooling, *self._placed(begin), self.rng)
-            idle += 1
-            if cost < least:
-                least, best = cost, counts
-            if cost < search.cost * (1 - 1e-9) and search.offer(search.columns.allocation(counts, self.columns)):
-                idle = 0
-        search.lap("annealing")
+            begin = self.best if self.best is not None and pair % 2 else self.start(spread=turn > 0)
+            yield partial(anneal, self.items, self.rows, self.needs, cooling, *self._placed(begin), rng)
 
     def start(self, spread: bool = False) -> Ints:
         """int64 (n,), instances of the columns that take part: the lightest coverings, or light ones at random."""

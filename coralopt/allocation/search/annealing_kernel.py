@@ -276,7 +276,7 @@ def _level(needs: Needs, group: int, share: Floats, left: Floats, rng: np.random
     return max(0.0, min(1.0, before + NEARBY * (2.0 * rng.random() - 1.0)))
 
 
-@compiled()
+@compiled(nogil=True)
 def anneal(
     items: Items,
     rows: Rows,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, reduce_problem
 from coralopt.allocation.search.options import AllocationSearchOptions, SearchLimits
 from coralopt.errors import SolverError
+from coralopt.machine import cores
 from coralopt.solving import (
     Backend,
     Capability,
@@ -29,6 +31,7 @@ from coralopt.solving import (
     gap_reached,
     get_backend,
 )
+from coralopt.threads import Lanes
 from coralopt.types import Floats, Ints
 
 #: Share, and USD/h, by which a cost may be below a bound: what back ends round.
@@ -93,6 +96,7 @@ class SearchContext:
         solutions: What the back end said each time.
         missed: Where the back end's last allocation breaks the problem in exact figures, by less than its tolerances.
         interrupted: Whether Ctrl-C cut the search short.
+        beside: Ends a solve that runs beside the steps, and offers what it says; ``None`` where none does.
         floor: USD/h; no allocation of the whole problem costs less, as the passes before proved.
         bound_proof, floor_proof: What these rest on.
     """
@@ -121,6 +125,7 @@ class SearchContext:
     solutions: list[Solution[Allocation]] = field(default_factory=list)
     missed: tuple[str, ...] = ()
     interrupted: bool = False
+    beside: Callable[[], None] | None = None
     floor: float = 0.0
     bound_proof: Proof = Proof.OWN_BOUND
     floor_proof: Proof = Proof.OWN_BOUND
@@ -181,6 +186,16 @@ class SearchContext:
         able = Capability.LP_DUALS in self.backend.capabilities and self.backend.probe().size_limit is None
         return self.backend if able else get_backend("highs")
 
+    @property
+    def lanes(self) -> int:
+        """How many solves of the back end may run side by side."""
+        return self.processors if Capability.CONCURRENT in self.backend.capabilities else 1
+
+    @property
+    def processors(self) -> int:
+        """How many pieces of work may run side by side; one where a number of threads is asked for, which solvers have."""
+        return cores() if self.solve_options.threads is None else 1
+
     def row_prices(self) -> Floats:
         """float64 (R * C + S,): those of nodes, then those of side constraints and cuts."""
         return self.best.row_prices()
@@ -229,6 +244,21 @@ class SearchContext:
     def share_of_left(self) -> float:
         """Seconds that a step may take when it does not prove anything."""
         return self.limits.share * self.left()
+
+    def gather(self) -> None:
+        """End the solve that runs beside the steps, if one does, and take in what it says."""
+        end, self.beside = self.beside, None
+        if end is not None:
+            end()
+
+    @contextmanager
+    def side_by_side(self, count: int) -> Iterator[Lanes]:
+        """Threads for the pieces of a step, without a solve beside; Ctrl-C meanwhile is kept in ``interrupted``."""
+        self.gather()
+        with Lanes(count) as lanes:
+            yield lanes
+        if lanes.interrupted:
+            self.interrupt()
 
     def heed(self, termination: Termination) -> None:
         """Ctrl-C reaches the back end first; the rest of the search must not go on as if nothing happened."""

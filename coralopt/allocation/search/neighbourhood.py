@@ -6,6 +6,9 @@ Where templates serve several phases, phases meet in these, too: there a few ins
 those that serve no other phases than they did. Rounds grow by one phase, or instance, when nothing improves any more. This
 gives upper bounds only; the proof is not its business.
 
+Several rounds run side by side. Round k begins from the allocation after round k - ``AHEAD``; what it changes there is then
+changed in the best allocation, if that still fits and gets cheaper.
+
 The step ``repair`` finds a first allocation in the same way, where supply is so scarce that rounding finds none. It begins
 with the whole instances of a fractional allocation. Demand may be missed, at a price that rises round by round for whatever
 still is (a dynamic penalty), and every round re-optimises a phase of which something is missing beside others.
@@ -14,7 +17,9 @@ still is (a dynamic penalty), and every round re-optimises a phase of which some
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +37,8 @@ NODES, NODES_JOINT, NODES_REPAIR = 200, 20, 50
 NEAR_JOINT = 1_000
 #: Model phases, or instances of several, re-optimised at a time, at first and at most.
 FIRST_SIZE, MOST_SIZE = 3, 5
+#: Neighbourhoods that are drawn before results of others are known: the same on any machine, so results are, too.
+AHEAD = 4
 #: Rounds of a repair, model phases re-optimised in one, and its gap as a share of the bound.
 ROUNDS, REPAIR_SIZE, ROUGH = 25, 4, 1e-3
 #: Price of missing a whole demand, in mean costs of a phase: at first, its growth a round, and at most.
@@ -50,28 +57,64 @@ def search_neighbourhoods(search: SearchContext, value: Floats, share: float = 1
     """
     if search.allocation is None:
         return
-    columns, deadline = search.columns, time.perf_counter() + share * search.share_of_left()
-    joint = len(search.small.joint) > 0 and not search.small.joint.divided
-    around = _Instances(search, value) if joint else _Phases(search, value)
-    rng = np.random.default_rng(search.solve_options.seed)
-    counts = columns.counts(search.allocation)
-    size, idle = FIRST_SIZE, 0
-    while size <= max(FIRST_SIZE, min(MOST_SIZE, around.most(counts))) and time.perf_counter() < deadline:
-        if search.good_enough(search.cost, search.bound):
-            break
-        chosen, fixed = around.drawn(counts, size, rng)
-        other = _optimised(search, chosen, fixed, (NODES_JOINT if joint else NODES, deadline))
-        idle += 1
-        if other is not None and (other.counts != counts).any():
-            before = search.cost
-            # An answer that lives on the back end's tolerances is no answer.
-            search.offer(columns.allocation(other.counts))
-            if search.cost < before * (1 - 1e-9):
-                counts, idle = other.counts, 0
-        # A neighbourhood of everything has nothing more to say the second time.
-        if idle > 2 * around.most(counts) or size >= around.most(counts):
-            size, idle = size + 1, 0
+    search.gather()
+    deadline = time.perf_counter() + share * search.share_of_left()
+    neighbourhoods = _NeighbourhoodSearch(search, value, deadline)
+    with search.side_by_side(search.lanes) as lanes:
+        for base, other in lanes.results(neighbourhoods.drawn(), AHEAD):
+            neighbourhoods.keep(base, other)
     search.lap("neighbourhood")
+
+
+class _NeighbourhoodSearch:
+    """Draws neighbourhoods of the best allocation, several ahead of the results, and keeps what is cheaper.
+
+    What is drawn depends on results, and these on their order, but neither on how long any of them takes.
+    """
+
+    def __init__(self, search: SearchContext, value: Floats, deadline: float) -> None:
+        assert search.allocation is not None
+        joint = len(search.small.joint) > 0 and not search.small.joint.divided
+        self.search, self.limits = search, (NODES_JOINT if joint else NODES, deadline)
+        self.around: _Neighbourhoods = _Instances(search, value) if joint else _Phases(search, value)
+        self.rng = np.random.default_rng(search.solve_options.seed)
+        self.counts = search.columns.counts(search.allocation)
+        self.size, self.idle, self.busy = FIRST_SIZE, 0, 0
+
+    def drawn(self) -> Iterator[Callable[[], tuple[Ints, _Round | None]] | None]:
+        """Neighbourhoods to re-optimise; ``None`` while all that is left is part of others that are."""
+        while not self._over():
+            if self.busy and self.size >= self.around.most(self.counts):
+                yield None
+                continue
+            self.busy += 1
+            picked = self.around.picked(self.counts, self.size, self.rng)
+            chosen, fixed = self.around.columns_around(self.counts, picked)
+            yield partial(self._optimised, self.counts, chosen, fixed)
+
+    def keep(self, base: Ints, other: _Round | None) -> None:
+        """The next result: what it changes in its own base is changed in the best allocation, if that gets cheaper."""
+        self.busy -= 1
+        self.idle += 1
+        change = np.zeros_like(base) if other is None else other.counts - base
+        if change.any() and (self.counts + change >= 0).all():
+            before, counts = self.search.cost, self.counts + change
+            # An answer that lives on the back end's tolerances is no answer.
+            self.search.offer(self.search.columns.allocation(counts))
+            if self.search.cost < before * (1 - 1e-9):
+                self.counts, self.idle = counts, 0
+        most = self.around.most(self.counts)
+        # A neighbourhood of everything has nothing more to say the second time.
+        if self.idle > 2 * most or self.size >= most:
+            self.size, self.idle = self.size + 1, 0
+
+    def _over(self) -> bool:
+        most = max(FIRST_SIZE, min(MOST_SIZE, self.around.most(self.counts)))
+        late = time.perf_counter() >= self.limits[1]
+        return self.size > most or late or self.search.good_enough(self.search.cost, self.search.bound)
+
+    def _optimised(self, base: Ints, chosen: Ints, fixed: Ints) -> tuple[Ints, _Round | None]:
+        return base, _optimised(self.search, chosen, fixed, self.limits)
 
 
 def repair(search: SearchContext, values: Floats, value: Floats) -> None:
@@ -94,7 +137,7 @@ def repair(search: SearchContext, values: Floats, value: Floats) -> None:
             if time.perf_counter() >= deadline or search.allocation is not None:
                 break
             lacking = np.intersect1d(phase[best.missing[: len(phase)] > NOTHING], around.phases)
-            chosen, fixed = around.drawn(best.counts, REPAIR_SIZE, rng, lacking)
+            chosen, fixed = around.columns_around(best.counts, around.picked_with(lacking, REPAIR_SIZE, rng))
             other = _optimised(search, chosen, fixed, (NODES_REPAIR, deadline), mean * price)
             if other is not None and other.penalised(mean * price) <= best.penalised(mean * price):
                 best = other
@@ -110,8 +153,11 @@ class _Neighbourhoods(Protocol):
     def most(self, counts: Ints) -> int:
         """How many phases, or instances, there are."""
 
-    def drawn(self, counts: Ints, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """Columns to re-optimise around ``size`` of them, int64 (k,), and the counts that stay, int64 (N,)."""
+    def picked(self, counts: Ints, size: int, rng: np.random.Generator) -> Ints:
+        """int64 (k,), so many of them at most."""
+
+    def columns_around(self, counts: Ints, picked: Ints) -> tuple[Ints, Ints]:
+        """Columns to re-optimise with them, int64 (k,), and the counts that stay, int64 (N,)."""
 
 
 class _Phases:
@@ -125,15 +171,19 @@ class _Phases:
     def most(self, counts: Ints) -> int:
         return len(self.phases)
 
-    def drawn(
-        self, counts: Ints, size: int, rng: np.random.Generator, lacking: Ints | None = None
-    ) -> tuple[Ints, Ints]:
+    def picked(self, counts: Ints, size: int, rng: np.random.Generator) -> Ints:
+        return rng.permutation(self.phases)[:size]
+
+    def picked_with(self, lacking: Ints, size: int, rng: np.random.Generator) -> Ints:
         """One of the phases that lack something, if there are any, and others."""
         picked = rng.permutation(self.phases)
-        if lacking is not None and len(lacking):
+        if len(lacking):
             first = rng.choice(lacking)
             picked = np.append(first, picked[picked != first])
-        picked = np.sort(picked[:size])
+        return picked[:size]
+
+    def columns_around(self, counts: Ints, picked: Ints) -> tuple[Ints, Ints]:
+        picked = np.sort(picked)
         served, inside = self.columns.served, np.zeros(len(counts), dtype=np.bool_)
         inside[served.column[np.isin(served.phase, picked)]] = True
         near = (self.near[p] for p in picked)
@@ -149,9 +199,11 @@ class _Instances:
     def most(self, counts: Ints) -> int:
         return int(counts.sum())
 
-    def drawn(self, counts: Ints, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    def picked(self, counts: Ints, size: int, rng: np.random.Generator) -> Ints:
         used = np.repeat(np.arange(len(counts)), counts)
-        picked = rng.choice(used, min(size, len(used)), replace=False)
+        return rng.choice(used, min(size, len(used)), replace=False)
+
+    def columns_around(self, counts: Ints, picked: Ints) -> tuple[Ints, Ints]:
         fixed, served = counts.copy(), self.columns.served
         np.subtract.at(fixed, picked, 1)
         phases = np.unique(served.phase[np.isin(served.column, picked)])

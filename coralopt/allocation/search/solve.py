@@ -95,7 +95,7 @@ from coralopt.allocation.search.neighbourhood import repair, search_neighbourhoo
 from coralopt.allocation.search.node_counts import branch_on_node_counts
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
 from coralopt.allocation.search.rest import rest_of
-from coralopt.allocation.search.restricted_master import mostly_whole, restricted_master
+from coralopt.allocation.search.restricted_master import begin_restricted_master, mostly_whole, restricted_master
 from coralopt.allocation.search.result import AllocationResult, finished, infeasible
 from coralopt.allocation.search.rounding import rounded
 from coralopt.allocation.side_constraints import open_constraints
@@ -104,7 +104,7 @@ from coralopt.solving import Backend, SolveOptions, require_backend
 from coralopt.types import Floats
 
 #: Rounds of annealing ahead of a repair, most of which find an allocation if that is easy.
-FIRST_LOOK = 2
+FIRST_LOOK = 4
 #: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
 REST = 0.25
 #: Share of the time of a step that an integer programme over the templates of fractional allocations has.
@@ -205,7 +205,10 @@ def _pass(
     root = _root_bound(search)
     _round(search, root)
     try:
-        _prove(search, root, known, early, last)
+        try:
+            _prove(search, root, known, early, last)
+        finally:
+            search.gather()
     except KeyboardInterrupt:
         if search.allocation is None:
             raise
@@ -257,8 +260,7 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
         if search.allocation is None:
             _look(search, highest.root, loose)
         if search.allocation is None:
-            fractional = loose.values(search.columns), highest.values(search.columns)
-            restricted_master(search, fractional, highest.root.column_bounds, SUPPORT)
+            restricted_master(search, _fractional(search, loose, highest), highest.root.column_bounds, SUPPORT)
         repair(search, highest.values(search.columns), highest.root.column_bounds)
         if not math.isinf(search.target):
             # Its cost says how far the next pass looks.
@@ -266,6 +268,8 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
     # What time is left is better spent on an allocation than on a bound that no cost is held against.
     if not fitting or (search.allocation is None and not math.isinf(search.left())):
         return highest
+    if not mostly_whole(highest.values(search.columns)):
+        begin_restricted_master(search, _fractional(search, loose, highest), highest.root.column_bounds)
     highest = fit_supply(search, highest)
     if count >= search.limits.many_instances:
         _use_support(search, loose, highest)
@@ -273,6 +277,11 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
             # Cuts raise the bound by little; time is better spent on allocations.
             return highest
     return add_cuts(search, highest, whole=True) if count < FRACTIONS and RegionParts.known(search.small) else highest
+
+
+def _fractional(search: SearchContext, loose: Highest, tight: Highest) -> tuple[Floats, Floats]:
+    """float64 (N,) each: instances of every column in fractions, without cuts and with them."""
+    return loose.values(search.columns), tight.values(search.columns)
 
 
 def _at_once(search: SearchContext) -> bool:
@@ -345,11 +354,13 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
     if count < limits.many_instances and not search.done():
+        search.gather()
+        _anneal(search, loose, limits.annealings)
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _use_support(search, loose, tight)
         if search.far() or mostly_whole(values):
             _settle_most(search, values, min(1, rests))
-    if count < limits.most_instances:
+    elif count < limits.most_instances:
         _anneal(search, loose, limits.annealings)
     if spared and search.columns_left(root) <= limits.spared_columns and search.open():
         # Coverings near the bound are often too many there, and the back end raises no bound before its end.
@@ -429,7 +440,7 @@ def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if search.open() and (search.small.spared.any() or not mostly_whole(values)):
         # It needs some seconds before it finds anything, and where it does not, nothing else does either.
         share = 1.0 if search.far() else SUPPORT
-        restricted_master(search, (loose.values(search.columns), values), bounds, share)
+        restricted_master(search, _fractional(search, loose, tight), bounds, share)
         if not search.far():
             search_neighbourhoods(search, bounds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -224,3 +225,28 @@ def size_limit_is_told_before_solving(backend: MatrixBackend) -> None:
         words = "a model above the size limit was solved"
     missing = [word for word in (str(limit[1]), str(limit[1] + 1), "highs") if word not in words]
     assert not missing, (missing, words)
+
+
+@case(Capability.MILP, Capability.CONCURRENT)
+def several_threads_at_once(backend: MatrixBackend) -> None:
+    """Searches for plans solve many small programmes side by side; a solver that shares state there mixes them up."""
+    programmes = [replace(knapsack(items=6 + k % 3), offset=float(k)) for k in range(12)]
+    options = SolveOptions(rel_gap=0.0)
+    alone = [solve_matrix(programme, backend, options) for programme in programmes]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda programme: solve_matrix(programme, backend, options), programmes))
+    for before, after in zip(alone, together, strict=True):
+        assert (before.objective, before.bound, before.nodes) == (after.objective, after.bound, after.nodes)
+        assert before.x is not None
+        assert after.x is not None
+        assert np.array_equal(before.x, after.x), (before.x, after.x)
+
+
+@case(Capability.MILP, Capability.CONCURRENT)
+def a_limit_in_one_thread_is_not_one_in_others(backend: MatrixBackend) -> None:
+    """Each solve keeps its own clock and its own end."""
+    with ThreadPoolExecutor(2) as threads:
+        hard = threads.submit(solve_matrix, market_split(), backend, SolveOptions(time_limit=2 * SHORT, rel_gap=0.0))
+        easy = [solve_matrix(knapsack(items=6), backend) for _ in range(3)]
+        assert hard.result().termination.limit is Limit.TIME, hard.result().termination
+    assert {result.termination.reason for result in easy} == {Reason.OPTIMAL}, easy
