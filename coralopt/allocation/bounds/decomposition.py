@@ -127,8 +127,7 @@ def best_prices(
     there, cells = pricing.available, problem.price.size
     phases = len(problem.demand)
     master = _Master(problem, limits, solver)
-    for covering in start.coverings:
-        master.add(covering)
+    master.add(start.coverings)
     best = tried = Multipliers(
         np.maximum(
             np.concatenate(
@@ -155,7 +154,7 @@ def best_prices(
         answer = pricing.coverings(tried)
         if answer is None:
             break
-        fresh = sum(master.add(covering) for covering in answer.coverings)
+        fresh = master.add(answer.coverings)
         if answer.bound > bound:
             bound, best, highest = answer.bound, tried, answer
         value, dual, shares, over = master.solve(excess)
@@ -205,8 +204,7 @@ def master_value(
 ) -> float:
     """What a master programme costs over known coverings alone within some limits, USD/h; what fits nowhere is dear."""
     master = _Master(problem, limits, solver)
-    for covering in state.coverings:
-        master.add(covering)
+    master.add(state.coverings)
     dearest = max(float(state.capacity_prices.max(initial=0.0)), max(covering.cost for covering in state.coverings))
     return master.solve(np.full(len(master.available), dearest))[0]
 
@@ -229,32 +227,37 @@ class _Master:
         first = len(self.available) + len(self.row)
         missed = np.repeat(np.arange(first, first + len(limits)), 2)
         self.missed = len(self.available) + len(missed)
-        #: Rows and entries of the columns so far.
-        self.entries = [
-            (np.array([row]), np.array([value]))
-            for row, value in (
-                *((row, -1.0) for row in range(len(self.available))),
-                *((row, 1.0 - 2.0 * (k % 2)) for k, row in enumerate(missed.tolist())),
-                *((row, -1.0) for row in self.pieces.cell.tolist()),
-            )
-        ]
+        slack = (
+            *((row, -1.0) for row in range(len(self.available))),
+            *((row, 1.0 - 2.0 * (k % 2)) for k, row in enumerate(missed.tolist())),
+            *((row, -1.0) for row in self.pieces.cell.tolist()),
+        )
+        #: Rows, values and number of entries of the columns so far, in blocks of columns.
+        self.rows = [np.array([row for row, _ in slack], dtype=np.int64)]
+        self.values = [np.array([value for _, value in slack])]
+        self.lengths = [np.ones(len(slack), dtype=np.int64)]
         self.basis: Basis | None = None
 
-    def add(self, covering: Covering) -> bool:
-        """Whether the covering is a new one."""
-        if (covering.phase, covering.members) in self.seen:
-            return False
-        self.seen.add((covering.phase, covering.members))
-        self.coverings.append(covering)
-        used, cells = np.flatnonzero(covering.use), len(self.available)
-        limited = [
-            (cells + len(self.row) + k, covering.use[limit.cell])
-            for k, limit in enumerate(self.limits)
-            if limit.phase == covering.phase
-        ]
-        rows = [*used.tolist(), cells + self.row[covering.phase], *(row for row, _ in limited)]
-        self.entries.append((np.array(rows), np.array([*covering.use[used], 1.0, *(use for _, use in limited)])))
-        return True
+    def add(self, coverings: Sequence[Covering]) -> int:
+        """How many of these coverings are new ones."""
+        fresh = {(covering.phase, covering.members): covering for covering in coverings}
+        fresh = {key: covering for key, covering in fresh.items() if key not in self.seen}
+        if not fresh:
+            return 0
+        self.seen.update(fresh)
+        self.coverings.extend(fresh.values())
+        cells, phases = len(self.available), len(self.row)
+        phase = np.array([covering.phase for covering in fresh.values()])
+        whole = np.zeros((len(phase), cells + phases + len(self.limits)))
+        whole[:, :cells] = [covering.use for covering in fresh.values()]
+        whole[np.arange(len(phase)), [cells + self.row[p] for p in phase.tolist()]] = 1.0
+        for k, limit in enumerate(self.limits):
+            whole[:, cells + phases + k] = np.where(phase == limit.phase, whole[:, limit.cell], 0.0)
+        column, row = np.nonzero(whole)
+        self.rows.append(row)
+        self.values.append(whole[column, row])
+        self.lengths.append(np.bincount(column, minlength=len(phase)))
+        return len(phase)
 
     def solve(self, excess: Floats) -> tuple[float, Multipliers, Floats, bool]:
         """Value, prices, share of every covering, and whether the pool had to be exceeded or a limit missed.
@@ -264,17 +267,17 @@ class _Master:
         from scipy.sparse import csc_array
 
         cells, phases, missed = len(self.available), len(self.row), self.missed
-        height, width = cells + phases + len(self.limits), len(self.entries)
+        lengths = np.concatenate(self.lengths)
+        height, width = cells + phases + len(self.limits), len(lengths)
         dearer = slice(missed, missed + len(self.pieces.cell))
-        rows, values = (np.concatenate([column[k] for column in self.entries]) for k in (0, 1))
-        ends = np.cumsum([0, *(len(column[0]) for column in self.entries)])
+        ends = np.concatenate([[0], np.cumsum(lengths)])
         upper = np.full(width, np.inf)
         upper[dearer] = self.pieces.nodes
         costs = [covering.cost for covering in self.coverings]
         matrix = MilpMatrix(
             c=np.concatenate([excess, np.full(missed - cells, excess.max(initial=0.0)), self.pieces.surcharge, costs]),
             offset=0.0,
-            a=csc_array((values, rows, ends), shape=(height, width)),
+            a=csc_array((np.concatenate(self.values), np.concatenate(self.rows), ends), shape=(height, width)),
             row_lower=np.concatenate(
                 [np.full(cells, -np.inf), np.ones(phases), [float(limit.least) for limit in self.limits]]
             ),

@@ -11,7 +11,7 @@ from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
 
-@compiled()
+@compiled(nogil=True)
 def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> Bools:
     """bool (n,): rows, sorted by cost, that no earlier kept row undercuts or equals in every entry of ``use``."""
     rows, cells = use.shape
@@ -37,7 +37,7 @@ def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> Bools:
     return keep
 
 
-@compiled()
+@compiled(nogil=True)
 def instance_weights(usage: npt.NDArray[np.int16], serves: Bools, nodes: Floats, weight: Floats) -> None:
     """``weight[t, r]``: weight of an instance of template t in region r; in place.
 
@@ -71,7 +71,7 @@ def instance_weights(usage: npt.NDArray[np.int16], serves: Bools, nodes: Floats,
         before = t
 
 
-@compiled()
+@compiled(nogil=True)
 def sweep_best(
     weight: Floats,
     throughput: Floats,
@@ -101,7 +101,7 @@ def sweep_best(
                 best[pool[p, r], 0] = weight[t, r] * demand[p] / throughput[t]
 
 
-@compiled()
+@compiled(nogil=True)
 def sweep_forced(
     weight: Floats,
     throughput: Floats,
@@ -146,7 +146,7 @@ def sweep_forced(
     return count
 
 
-@compiled()
+@compiled(nogil=True)
 def extend(
     labels: tuple[Floats, Floats, Floats, npt.NDArray[np.int16], Ints],
     speed: Floats,
@@ -206,7 +206,7 @@ def extend(
     return count
 
 
-@compiled()
+@compiled(nogil=True)
 def least_beside(steps: Ints, after: Ints, rests: Floats, table: Floats) -> Floats:
     """Least of ``rests[j]`` and what ``table`` says of the rest of ``after[j]`` steps over all j, for every size."""
     least = np.full(len(steps), np.inf)
@@ -219,7 +219,7 @@ def least_beside(steps: Ints, after: Ints, rests: Floats, table: Floats) -> Floa
     return least
 
 
-@compiled()
+@compiled(nogil=True)
 def surviving_pairs(
     first: tuple[Ints, Floats], second: tuple[Ints, Floats], third: Floats, needed: Ints, grid: int, limit: float
 ) -> tuple[float, tuple[int, int, int], tuple[Floats, Floats, Floats]]:
@@ -260,7 +260,7 @@ def surviving_pairs(
     return best, chosen, (beside_first, beside_second, beside_third)
 
 
-@compiled()
+@compiled(nogil=True)
 def cheapest_pairs(
     first: Ints,
     first_weight: Floats,

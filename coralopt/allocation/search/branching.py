@@ -6,7 +6,7 @@ region, or at least k + 1; of several such pairs it takes the one whose master p
 tree solves its own decomposition (module ``decomposition``), a limit being one more row whose price only that phase
 pays, and drops the columns that have become too dear. A node ends when its bound reaches the target, or when its near
 coverings (module ``coverings``) are few enough to hand over to the back end at once. The node of least bound is next,
-so the least bound of the open nodes is a bound on the whole.
+so the least bound of the open nodes is a bound on the whole. Two are looked at side by side.
 
 Limits lose nothing: an optimal allocation whose coverings have no superfluous instance satisfies the limits of one
 child or the other, and whatever replaces one of its coverings within a tree node satisfies the limits as well.
@@ -18,11 +18,13 @@ on every allocation that uses the given columns, at most t.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import NodeLimit, listable
+from coralopt.allocation.bounds.coverings import Coverings, NodeLimit, listable
 from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices, master_value
 from coralopt.allocation.bounds.fitting import FittingPricing, knows_fitting
 from coralopt.allocation.bounds.listing import near_coverings
@@ -32,8 +34,10 @@ from coralopt.allocation.search.best_first import best_first
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.coverings import best_choice, by_tree
 from coralopt.solving import Backend
-from coralopt.types import Ints
+from coralopt.types import Floats, Ints
 
+#: Nodes that are looked at side by side.
+AHEAD = 2
 #: Least distance from a whole number of nodes that counts as split.
 SPLIT = 1e-4
 #: Cells that are tried before one is branched on.
@@ -49,6 +53,10 @@ class _Node:
     state: MasterState
     #: Columns whose coverings were too many to be listed.
     listed: float = np.inf
+
+
+#: A bound on what is settled in a node, infinite where nothing is, and its children with theirs.
+_Looked = tuple[float, list[tuple[float, _Node]]]
 
 
 def branch(search: SearchContext, root: Root, share: float | None = None) -> None:
@@ -101,18 +109,24 @@ class _Tree:
 
     def bound(self) -> float:
         """A bound on every allocation of the columns below the target, USD/h."""
-        least = best_first(self.first_bound, self.first, self.look, self.goes_on, self.search.limits.tree_nodes)
+        search = self.search
+        with search.side_by_side(search.lanes) as lanes:
+            most = search.limits.tree_nodes
+            least = best_first(self.first_bound, self.first, self.look, self.goes_on, most, lanes, AHEAD)
         return min(least, self.target())
 
     def goes_on(self, least: float) -> bool:
         """Whether there is time, and something to gain below the target."""
         return time.perf_counter() < self.deadline and least < self.target()
 
-    def look(self, least: float, node: _Node) -> tuple[float, list[tuple[float, _Node]]]:
+    def look(self, least: float, node: _Node) -> Callable[[], Callable[[], _Looked]]:
+        """What to do in a node of bound ``least``, below the target as it is now."""
+        return partial(self._weigh, least, node, self.target())
+
+    def _weigh(self, least: float, node: _Node, goal: float) -> Callable[[], _Looked]:
         """A bound on what is settled in a node of bound ``least``, infinite where nothing is, and its children."""
         search = self.search
         small, columns = search.within_cuts, search.columns
-        goal = self.target()
         pricing, state = PricingProblem(small, columns, node.alive, node.limits), node.state
         if knows_fitting(small):
             pricing = FittingPricing(small, columns, node.alive, node.limits)
@@ -121,12 +135,12 @@ class _Tree:
         here = max(least, master.bound)
         if time.perf_counter() >= self.deadline:
             # Its decomposition may have been cut short; its bound holds, but there is no time to use it.
-            return np.inf, [(here, node)]
+            return lambda: (np.inf, [(here, node)])
         if np.isneginf(master.bound):
             # Some phase cannot be covered within the limits: nothing is here.
-            return np.inf, []
+            return lambda: (np.inf, [])
         if here >= goal:
-            return here, []
+            return lambda: (here, [])
         near = master.near(goal)
         slack, most = goal - master.bound + 1e-9 * abs(goal), search.limits.leaf_coverings
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
@@ -136,10 +150,9 @@ class _Tree:
             listed = len(near.chosen)
             coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
         if coverings is not None:
-            # Whatever is not listed costs at least the goal.
-            return max(here, min(goal, best_choice(search, coverings, master.state.row_prices(), goal, by_tree))), []
+            return partial(self._choose, coverings, master.state.row_prices(), here, goal)
         if split is None:
-            return here, []
+            return lambda: (here, [])
         phase, cell, value = split
         children = []
         for limits in _children(small, node.limits, phase, cell, value):
@@ -152,7 +165,12 @@ class _Tree:
             )
             state = replace(master.state, coverings=known)
             children.append((here, _Node(limits, near.chosen, state, listed)))
-        return np.inf, children
+        return lambda: (np.inf, children)
+
+    def _choose(self, coverings: Coverings, price: Floats, here: float, goal: float) -> _Looked:
+        """The same of a node with few coverings, where a better allocation is kept."""
+        # Whatever is not listed costs at least the goal.
+        return max(here, min(goal, best_choice(self.search, coverings, price, goal, by_tree))), []
 
 
 def _split(

@@ -47,7 +47,7 @@ class CoveringPool(NamedTuple):
     surcharge: Floats
 
 
-@compiled()
+@compiled(nogil=True)
 def _fitting(pool: CoveringPool, alive: Ints, n: int) -> int:
     """Keep those of the first ``n`` that fit beside the fewest nodes that the others use; how many, -1 for no choice."""
     cells = len(pool.available)
@@ -95,7 +95,7 @@ def _fitting(pool: CoveringPool, alive: Ints, n: int) -> int:
         n = kept
 
 
-@compiled()
+@compiled(nogil=True)
 def _worth(pool: CoveringPool, price: Floats) -> float:
     """USD/h: what all rows subtract from a Lagrangian bound."""
     total = 0.0
@@ -106,7 +106,7 @@ def _worth(pool: CoveringPool, price: Floats) -> float:
     return total
 
 
-@compiled()
+@compiled(nogil=True)
 def _missing(pool: CoveringPool, price: Floats, used: Floats, over: Floats) -> tuple[float, bool]:
     """Fill ``over`` with what is used beyond what is best rented at these prices; surcharges of it, whether all fits."""
     over[:] = used - pool.available
@@ -127,7 +127,7 @@ def _missing(pool: CoveringPool, price: Floats, used: Floats, over: Floats) -> t
     return paid, fits
 
 
-@compiled()
+@compiled(nogil=True)
 def settle(
     pool: CoveringPool, alive: Ints, start: Floats, target: float, steps: int, length: float
 ) -> tuple[float, Floats, Ints, Floats, Ints]:

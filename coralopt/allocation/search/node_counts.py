@@ -16,18 +16,21 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.search.best_first import best_first
+from coralopt.allocation.search.best_first import Settled, best_first
 from coralopt.allocation.search.branching import SPLIT
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.fixing import solve_part
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.solving import Proof, Reason
+from coralopt.threads import Lanes
 from coralopt.types import Floats
 
 #: Columns of least reduced cost with which the relaxation of a child begins.
@@ -86,7 +89,7 @@ def branch_on_node_counts(search: SearchContext, root: Root) -> None:
         # After Ctrl-C nothing is left, whatever the tree's own share was.
         return least < search.worth_proving() and time.perf_counter() < deadline and search.left() > 0
 
-    def look(_: float, node: _CountNode) -> tuple[float, list[tuple[float, _CountNode]]]:
+    def look(_: float, node: _CountNode) -> Settled[_CountNode]:
         place = node.split()
         if place is None:
             return _solve_leaf(search, node), []
@@ -94,7 +97,13 @@ def branch_on_node_counts(search: SearchContext, root: Root) -> None:
         return math.inf, [(child.bound, child) for child in relaxed if child is not None]
 
     first = _counted(search, small, search.bound, root.reduced_costs, root.relaxation.x)
-    least = best_first(first.bound, first, look, goes_on, search.limits.tree_nodes)
+
+    def one_by_one(least: float, node: _CountNode) -> Callable[[], Callable[[], Settled[_CountNode]]]:
+        # Leaves are the back end's, and what it says is kept.
+        return lambda: partial(look, least, node)
+
+    with Lanes(1) as lanes:
+        least = best_first(first.bound, first, one_by_one, goes_on, search.limits.tree_nodes, lanes)
     # The leaves are the back end's.
     search.raise_bound(min(least, search.worth_proving()), Proof.SOLVER)
     search.lap("node counts")

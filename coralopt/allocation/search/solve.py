@@ -354,13 +354,14 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
     if count < limits.many_instances and not search.done():
-        search.gather()
-        _anneal(search, loose, limits.annealings)
+        if not small.supply:
+            # Where nodes of one kind have several prices, it finds less than what follows.
+            _anneal(search, loose, limits.annealings)
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _use_support(search, loose, tight)
         if search.far() or mostly_whole(values):
             _settle_most(search, values, min(1, rests))
-    elif count < limits.most_instances:
+    if count < limits.most_instances and (count >= limits.many_instances or small.supply):
         _anneal(search, loose, limits.annealings)
     if spared and search.columns_left(root) <= limits.spared_columns and search.open():
         # Coverings near the bound are often too many there, and the back end raises no bound before its end.
