@@ -29,7 +29,7 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     many instances only if a proof is what is missing. Left out where demand may go unmet, or a region be lost.
 ``rest``
     keeps the whole instances of the decomposition's fractional allocation and searches, as a problem of its own, what
-    demand and supply they leave.
+    demand and supply they leave. Ahead of ``restricted master`` where nothing is known.
 ``coverings``
     lists, for a slack g, every covering of a model phase that an allocation of cost at most L + g may use. A tree
     picks one for each phase; with its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from
@@ -260,6 +260,9 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
         if search.allocation is None:
             _look(search, highest.root, loose)
         if search.allocation is None:
+            # What whole instances leave has an allocation sooner than any programme over all of it.
+            _settle_most(search, highest.values(search.columns), 1, SUPPORT)
+        if search.allocation is None:
             restricted_master(search, _fractional(search, loose, highest), highest.root.column_bounds, SUPPORT)
         repair(search, highest.values(search.columns), highest.root.column_bounds)
         if not math.isinf(search.target):
@@ -446,7 +449,7 @@ def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
             search_neighbourhoods(search, bounds)
 
 
-def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
+def _settle_most(search: SearchContext, values: Floats, rests: int, share: float = 1.0) -> None:
     """The step ``rest``: whole instances of a fractional allocation stay, what they leave is a problem of its own.
 
     Only within a time limit, since no other measure bounds the work.
@@ -455,6 +458,7 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         search: What is known.
         values: float64 (N,), instances of every column in fractions.
         rests: How many rests are searched, each leaving one instance more of every column open.
+        share: Of what a step may take of the time left.
     """
     small, columns = search.small, search.columns
     for spare in range(0 if math.isinf(search.left()) else rests):
@@ -464,10 +468,10 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
             break
         paid = columns.usd_h(small, counts)
         # Half of the gap is the rest's.
-        share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
+        gap = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
         # Without a good allocation, most other steps have nothing to begin with.
-        limit = search.share_of_left() * REST ** (spare + (not search.far()))
-        options = replace(search.solve_options, rel_gap=share, time_limit=limit)
+        limit = share * search.share_of_left() * REST ** (spare + (not search.far()))
+        options = replace(search.solve_options, rel_gap=gap, time_limit=limit)
         inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0, repairs=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):
             other = solve_allocation(rest, search.backend, options, inner)
