@@ -96,20 +96,15 @@ class Lanes:
 
         Args:
             work: Pieces that change nothing they share, and spend their time where Python lets other threads run; ``None``
-                for nothing until one more result has been taken.
+                for nothing until one more result has been taken, of those there are.
             ahead: How many pieces may be begun of which no result has been taken.
 
         Raises:
             Exception: What a piece raised.
         """
         pending: deque[Piece[_Result]] = deque()
-        more = True
         while True:
-            while more and len(pending) < ahead and not self._ended.is_set():
-                following = next(work, self)
-                more = following is not self
-                if following is None or isinstance(following, Lanes):
-                    break
+            while len(pending) < ahead and not self._ended.is_set() and (following := next(work, None)) is not None:
                 pending.append(self.begin(following))
             if not pending:
                 return

@@ -34,6 +34,7 @@ from coralopt.allocation.search.solve import _root_bound
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError, SolverError
 from coralopt.solving import Proof, SolveOptions, get_backend, solve
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+from coralopt.testing.instances import allocation_instance
 from coralopt.testing.synthetic import synthetic_problem
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
@@ -400,3 +401,15 @@ def test_millions_of_superfluous_instances_are_taken_away_at_once() -> None:
     answer = rounded(problem, small, every, np.zeros(2), np.zeros(1))
     assert answer is not None
     assert answer.count.sum() == 3_000_000
+
+
+@pytest.mark.parametrize("options", [{"threads": 1}, {"time_limit": 60.0}])
+def test_ctrl_c_ahead_of_the_solver_is_ctrl_c(options: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No seed of the back end has anything to say then, and nothing else is known."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coralopt.allocation.search.fixing.solve", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        solve_allocation(allocation_instance(601), options=options, search=AllocationSearchOptions(reductions=False))

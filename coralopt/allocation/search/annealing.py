@@ -97,8 +97,7 @@ class Annealing:
 
     def run(self, rounds: int) -> None:
         """So many rounds at most; ends where the best allocation is good enough, or does not get better."""
-        search, self.idle = self.search, 0
-        self.least, self.best = math.inf, None
+        search = self.search
         with search.side_by_side(search.processors) as lanes:
             for cost, counts in lanes.results(self._chains(rounds), AHEAD):
                 self.idle += 1

@@ -30,7 +30,7 @@ from coralopt.allocation.bounds.fitting import FittingPricing, knows_fitting
 from coralopt.allocation.bounds.listing import near_coverings
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.search.best_first import best_first
+from coralopt.allocation.search.best_first import Settled, best_first
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.coverings import best_choice, by_tree
 from coralopt.solving import Backend
@@ -53,10 +53,6 @@ class _Node:
     state: MasterState
     #: Columns whose coverings were too many to be listed.
     listed: float = np.inf
-
-
-#: A bound on what is settled in a node, infinite where nothing is, and its children with theirs.
-_Looked = tuple[float, list[tuple[float, _Node]]]
 
 
 def branch(search: SearchContext, root: Root, share: float | None = None) -> None:
@@ -119,11 +115,11 @@ class _Tree:
         """Whether there is time, and something to gain below the target."""
         return time.perf_counter() < self.deadline and least < self.target()
 
-    def look(self, least: float, node: _Node) -> Callable[[], Callable[[], _Looked]]:
+    def look(self, least: float, node: _Node) -> Callable[[], Callable[[], Settled[_Node]]]:
         """What to do in a node of bound ``least``, below the target as it is now."""
         return partial(self._weigh, least, node, self.target())
 
-    def _weigh(self, least: float, node: _Node, goal: float) -> Callable[[], _Looked]:
+    def _weigh(self, least: float, node: _Node, goal: float) -> Callable[[], Settled[_Node]]:
         """A bound on what is settled in a node of bound ``least``, infinite where nothing is, and its children."""
         search = self.search
         small, columns = search.within_cuts, search.columns
@@ -167,7 +163,7 @@ class _Tree:
             children.append((here, _Node(limits, near.chosen, state, listed)))
         return lambda: (np.inf, children)
 
-    def _choose(self, coverings: Coverings, price: Floats, here: float, goal: float) -> _Looked:
+    def _choose(self, coverings: Coverings, price: Floats, here: float, goal: float) -> Settled[_Node]:
         """The same of a node with few coverings, where a better allocation is kept."""
         # Whatever is not listed costs at least the goal.
         return max(here, min(goal, best_choice(self.search, coverings, price, goal, by_tree))), []

@@ -21,6 +21,8 @@ from coralopt.types import Floats, Ints
 
 #: Seeds of the back end that are tried side by side, at most.
 RACED = 4
+#: With these a solve is over; errors of one seed say nothing of others.
+ENDED = (Reason.OPTIMAL, Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED)
 
 
 def solve_full_model(search: SearchContext) -> None:
@@ -111,7 +113,9 @@ def solve_part(
 
     def solve_with(margin: float) -> tuple[Solution[Allocation], bool]:
         solutions = _raced(search, Part.of(problem, templates, floor, margin), options)
-        return solutions[-1], [keep_answer(search, templates, solution) for solution in solutions][-1]
+        for solution in solutions:
+            holds = keep_answer(search, templates, solution)
+        return solution, holds
 
     solution, holds = solve_with(0.0)
     search.heed(solution.termination)
@@ -141,23 +145,29 @@ def solution_of(search: SearchContext, part: Part, options: SolveOptions) -> Sol
 def _raced(search: SearchContext, part: Part, options: SolveOptions) -> list[Solution[Allocation]]:
     """What the back end says from several seeds side by side, the one to rely on last.
 
-    The first that ends without a limit ends the others. Seeds decide how soon that is, and what is known by then: of six
+    The first that proves what it says ends the others. Seeds decide how soon that is, and what is known by then: of six
     seeds over the same templates, one found as good an allocation in 8 s as another in 17. Only within a time limit:
     which of them is the first depends on the clock.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C left nothing to say.
     """
     raced = 1 if options.time_limit is None else min(RACED, search.lanes)
 
     def solve_from(k: int) -> Solution[Allocation]:
         solution = solution_of(search, part, replace(options, seed=options.seed + k))
-        if solution.termination.limit is None:
+        if solution.termination.reason in ENDED:
             lanes.stop()
         return solution
 
     with search.side_by_side(raced) as lanes:
         solutions = list(lanes.results(iter([partial(solve_from, k) for k in range(raced)]), raced))
+    if not solutions:
+        # Ctrl-C came before any of them had begun.
+        raise KeyboardInterrupt
     return sorted(solutions, key=_says_most)
 
 
 def _says_most(solution: Solution[Allocation]) -> tuple[bool, float]:
-    """Whether no limit ended it, and its bound."""
-    return solution.termination.limit is None, -math.inf if solution.bound is None else solution.bound
+    """Whether it ended the race, and its bound."""
+    return solution.termination.reason in ENDED, -math.inf if solution.bound is None else solution.bound

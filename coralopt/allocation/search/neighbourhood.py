@@ -55,9 +55,9 @@ def search_neighbourhoods(search: SearchContext, value: Floats, share: float = 1
         value: float64 (N,), reduced costs or bounds of columns; those of least value take part.
         share: Of what a step may take of the time left.
     """
+    search.gather()
     if search.allocation is None:
         return
-    search.gather()
     deadline = time.perf_counter() + share * search.share_of_left()
     neighbourhoods = _NeighbourhoodSearch(search, value, deadline)
     with search.side_by_side(search.lanes) as lanes:
