@@ -263,6 +263,13 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
     return cost
 
 
+def countable_cells(problem: AllocationProblem, rng: np.random.Generator) -> tuple[int, ...]:
+    """A configuration in one region or in all of them."""
+    configurations, cell = problem.price.shape[1], int(rng.integers(problem.price.size))
+    everywhere = tuple(range(cell % configurations, problem.price.size, configurations))
+    return everywhere if rng.integers(2) else (cell,)
+
+
 def best_operated_by_enumeration(problem: AllocationProblem) -> Fraction | None:
     """Least cost over all allocations, exactly; ``None`` when there is none."""
     costs = (operated_cost(problem, counts) for counts in allocations_within(problem))

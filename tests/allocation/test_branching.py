@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_problems import best_operated_by_enumeration, operated_problems
+from operator_problems import best_operated_by_enumeration, countable_cells, operated_problems
 
 from coralopt.allocation import (
     AllocationProblem,
+    AllocationResult,
     AllocationSearchOptions,
     SearchLimits,
     reduce_problem,
@@ -27,15 +28,22 @@ from coralopt.testing.instances import allocation_instance
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 
 
+def searched(problem: AllocationProblem, limits: SearchLimits, many: int) -> AllocationResult:
+    """Where nodes are counted over all regions, too, from ``many`` on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coralopt.allocation.search.branching.MANY_REGIONS", many)
+        return solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
+
+
 @settings(max_examples=80, deadline=None)
-@given(problem=allocation_problems(), leaf=st.sampled_from((2, 5)))
-def test_tree_is_exact(problem: AllocationProblem, leaf: int) -> None:
+@given(problem=allocation_problems(), leaf=st.sampled_from((2, 5)), many=st.sampled_from((2, 4)))
+def test_tree_is_exact(problem: AllocationProblem, leaf: int, many: int) -> None:
     """With next to nothing handed over at once the tree must branch, and still prove nothing but the optimum."""
     truth = best_by_enumeration(problem)
     if truth is None:
         return
     limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=leaf)
-    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
+    result = searched(problem, limits, many)
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-6
 
@@ -47,12 +55,12 @@ def test_tree_is_exact(problem: AllocationProblem, leaf: int) -> None:
 @given(data=st.data())
 def test_what_operators_ask_for_is_no_cell_to_branch_on(kinds: tuple[str, ...], data: st.DataObject) -> None:
     """Rows of the master programme beside those of nodes, and coverings of phases that go unmet together."""
-    problem = data.draw(operated_problems(kinds=kinds))
+    problem, many = data.draw(operated_problems(kinds=kinds)), data.draw(st.sampled_from((2, 4)))
     truth = best_operated_by_enumeration(problem)
     if truth is None:
         return
     limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=2)
-    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
+    result = searched(problem, limits, many)
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-6
 
@@ -68,15 +76,15 @@ def test_limits_only_cut_what_they_say(problem: AllocationProblem, seed: int) ->
         return
     rng = np.random.default_rng(seed)
     phase = int(rng.integers(len(small.demand)))
-    cell = int(rng.integers(small.price.size))
-    most = int(small.availability.ravel()[cell])
+    cells = countable_cells(small, rng)
+    most = int(small.availability.ravel()[list(cells)].sum())
     cut = int(rng.integers(0, most + 1))
     every = np.arange(len(columns))
     bounds = [
         best_prices(
             PricingProblem(small, columns, every, [limit]), MasterState(np.zeros(small.price.shape)), "highs"
         ).bound
-        for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most))
+        for limit in (NodeLimit(phase, cells, 0, cut), NodeLimit(phase, cells, cut + 1, most))
     ]
     assert min(bounds) <= float(truth) * (1 + 1e-9) + 1e-9
 

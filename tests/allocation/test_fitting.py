@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from operator_problems import allocations_within, best_operated_by_enumeration, operated_cost, operated_problems
+from operator_problems import (
+    allocations_within,
+    best_operated_by_enumeration,
+    countable_cells,
+    operated_cost,
+    operated_problems,
+)
 from scipy.sparse import csc_array
 from test_cuts import random_cuts, with_three_kinds
 
@@ -165,7 +171,7 @@ def lightest_by_enumeration(
     """Least weight of a covering of a phase within the nodes and the limit: every multiset of instances is tried."""
     mine = np.flatnonzero(columns.phase == limit.phase)
     room = problem.availability.astype(float).ravel().copy()
-    room[limit.cell] = min(room[limit.cell], limit.most)
+    room[limit.cells[0]] = min(room[limit.cells[0]], limit.most)
     rows = np.zeros((len(mine), len(room)))
     for k, column in enumerate(mine.tolist()):
         rows.reshape(len(mine), *problem.price.shape)[k, columns.region[column]] = problem.usage[
@@ -211,7 +217,7 @@ def test_parts_of_regions_weigh_what_trying_everything_says(
     at = PartPrices(weight, CutRows.of(problem.side_constraints, problem.price.shape), of_cuts, counted @ of_cuts)
     for phase in np.flatnonzero(problem.demand > 0).tolist():
         cell = int(rng.integers(problem.price.size))
-        limit = NodeLimit(phase, cell, 0, int(rng.integers(0, problem.availability.ravel()[cell] + 1)))
+        limit = NodeLimit(phase, (cell,), 0, int(rng.integers(0, problem.availability.ravel()[cell] + 1)))
         truth = lightest_by_enumeration(problem, columns, (prices, of_cuts), limit)
         ceiling = truth if known else math.inf
         within = PartRange(root.least[phase][0], float(root.whole[phase]), ceiling, 1_000_000, most)
@@ -395,10 +401,11 @@ def test_limits_on_nodes_only_cut_what_they_say(problem: AllocationProblem, seed
     if truth is None or not len(columns):
         return
     rng = np.random.default_rng(seed)
-    phase, cell = int(rng.integers(len(small.demand))), int(rng.integers(small.price.size))
-    most = int(small.availability.ravel()[cell])
+    phase = int(rng.integers(len(small.demand)))
+    cells = countable_cells(small, rng)
+    most = int(small.availability.ravel()[list(cells)].sum())
     cut, every, bounds = int(rng.integers(0, most + 1)), np.arange(len(columns)), []
-    for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most)):
+    for limit in (NodeLimit(phase, cells, 0, cut), NodeLimit(phase, cells, cut + 1, most)):
         pricing = FittingPricing(small, columns, every, [limit])
         start = MasterState(np.zeros(small.price.shape), side_prices=np.zeros(len(small.side_constraints)))
         bounds.append(best_prices(pricing, pricing.started(start), "highs").bound)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_problems import best_operated_by_enumeration, operated_problems
+from operator_problems import best_operated_by_enumeration, countable_cells, operated_problems
 
 from coralopt.allocation import reduce_problem
 from coralopt.allocation.bounds.coverings import NodeLimit, available, listable
@@ -46,17 +46,18 @@ def test_lists_hold_the_best_allocation(kinds: tuple[str, ...], data: st.DataObj
     assert root.bound <= float(truth) * (1 + 1e-9) + 1e-9
     if truth > root.bound + slack:
         return
-    phase, cell = int(rng.choice(problem.leading_phases())), int(rng.integers(problem.price.size))
-    most = int(problem.availability.ravel()[cell])
+    phase = int(rng.choice(problem.leading_phases()))
+    cells = countable_cells(problem, rng)
+    most = int(problem.availability.ravel()[list(cells)].sum())
     cut = int(rng.integers(0, most + 1))
     best = np.inf
     slack += 1e-6
-    for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most)):
+    for limit in (NodeLimit(phase, cells, 0, cut), NodeLimit(phase, cells, cut + 1, most)):
         coverings = near_coverings(problem, columns, root.near(root.bound + slack), slack, 10**5, limits=[limit])
         assert coverings is not None
         if not len(coverings):
             continue
-        own = coverings.use[coverings.phase == phase, cell]
+        own = coverings.use[coverings.phase == phase][:, list(cells)].sum(axis=1)
         assert ((own >= limit.least) & (own <= limit.most)).all()
         start = np.append(prices.ravel(), of_rows)
         found = best_choice_among(coverings, available(problem), start, WITHOUT_END, problem.segments)

@@ -106,17 +106,17 @@ def listable(problem: AllocationProblem) -> bool:
 
 @dataclass(frozen=True)
 class NodeLimit:
-    """How many nodes of one kind a model phase may use, or those that go unmet together.
+    """How many nodes of some kinds a model phase may use, or those that go unmet together.
 
     Attributes:
         phase: Model phase; the first one of a group.
-        cell: Region times C plus configuration.
+        cells: Of each kind, region times C plus configuration.
         least: Nodes.
         most: Nodes.
     """
 
     phase: int
-    cell: int
+    cells: tuple[int, ...]
     least: int
     most: int
 

@@ -57,13 +57,13 @@ class MasterState:
     """
 
     capacity_prices: Floats
-    limit_prices: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    limit_prices: Mapping[tuple[int, tuple[int, ...]], float] = field(default_factory=dict)
     coverings: tuple[Covering, ...] = ()
     side_prices: Floats | None = None
 
     def prices_of(self, limits: Sequence[NodeLimit]) -> Floats:
         """float64 (n,): what these limits cost, 0 for new ones."""
-        return np.array([self.limit_prices.get((limit.phase, limit.cell), 0.0) for limit in limits], dtype=np.float64)
+        return np.array([self.limit_prices.get((limit.phase, limit.cells), 0.0) for limit in limits], dtype=np.float64)
 
     def row_prices(self) -> Floats:
         """float64 (R * C + S,): those of nodes, then those of side constraints as far as known."""
@@ -177,7 +177,7 @@ def best_prices(
     else:
         least, whole, weight = highest.least, highest.whole, highest.weight
         column_bounds = pricing.column_bounds(highest)
-    places = [(limit.phase, limit.cell) for limit in limits]
+    places = [(limit.phase, limit.cells) for limit in limits]
     for covering, share in zip(master.coverings, shares.tolist(), strict=False):
         mean_use[covering.phase] += covering.use * share
     return Decomposition(
@@ -252,7 +252,7 @@ class _Master:
         whole[:, :cells] = [covering.use for covering in fresh.values()]
         whole[np.arange(len(phase)), [cells + self.row[p] for p in phase.tolist()]] = 1.0
         for k, limit in enumerate(self.limits):
-            whole[:, cells + phases + k] = np.where(phase == limit.phase, whole[:, limit.cell], 0.0)
+            whole[:, cells + phases + k] = np.where(phase == limit.phase, whole[:, list(limit.cells)].sum(axis=1), 0.0)
         column, row = np.nonzero(whole)
         self.rows.append(row)
         self.values.append(whole[column, row])

@@ -235,8 +235,9 @@ class FittingSearch:
         spare[self.first_kept :] = False
         for item in self.limits:
             if item.phase == phase:
-                room[item.cell] = min(room[item.cell], item.most)
-                spare[item.cell] &= item.least == 0
+                cells = list(item.cells)
+                room[cells] = np.minimum(room[cells], item.most)
+                spare[cells] &= item.least == 0
         end = LAST * float(near.whole.sum())
         reach = max(1.2 * reach, FIRST / LAST * end)
         while True:

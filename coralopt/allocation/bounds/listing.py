@@ -79,7 +79,8 @@ def near_coverings(
             return None
         # First what another one replaces may go, but only among those that use enough of what is needed.
         for limit in own:
-            part = part.some(part.use[:, limit.cell] >= limit.least)
+            used = part.use[:, list(limit.cells)].sum(axis=1)
+            part = part.some((used >= limit.least) & (used <= limit.most))
         if len(part) <= MANY:
             part = _undominated(part, beside)
         count += len(part)
@@ -255,7 +256,7 @@ class _Listing:
         mark = np.random.default_rng(0).integers(1, 2**62, (rows.shape[1],), dtype=np.int64)
         marks, sizes = rows.astype(np.int64) @ mark, rows.sum(axis=1, dtype=np.int64)
         # Cells of which fewer nodes are always as good.
-        needed = [limit.cell for limit in self.limits if limit.least > 0]
+        needed = [cell for limit in self.limits if limit.least > 0 for cell in limit.cells]
         free = np.flatnonzero(~np.isin(cells, needed)) if not by_weight else np.zeros(0, dtype=np.int64)
         completions = completions_of(grid_steps(speed, demand, GRID), weight, GRID, float(problem.spared[phase]))
 
@@ -410,7 +411,8 @@ class _Listing:
         """int64 (R * C,): nodes that there are, within the limits."""
         pool = self.problem.availability.ravel().copy()
         for limit in self.limits:
-            pool[limit.cell] = min(pool[limit.cell], limit.most)
+            for cell in limit.cells:
+                pool[cell] = min(pool[cell], limit.most)
         return pool
 
 

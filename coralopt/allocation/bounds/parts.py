@@ -140,7 +140,8 @@ class RegionParts:
         room = self.problem.availability.astype(np.int64)
         for item in self.limits:
             if item.phase == phase:
-                room.flat[item.cell] = min(room.flat[item.cell], item.most)
+                for cell in item.cells:
+                    room.flat[cell] = min(room.flat[cell], item.most)
         return room
 
     @staticmethod

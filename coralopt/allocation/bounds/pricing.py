@@ -128,9 +128,10 @@ class PricingProblem:
             self.leading[list(phases)] = phases[0]
         usable = np.ones(len(chosen), dtype=np.bool_)
         for limit in limits:
-            r, c = divmod(limit.cell, configurations)
+            counted = np.zeros(self.shape)
+            counted.flat[list(limit.cells)] = 1.0
             other = self.leading[self.phase] != limit.phase
-            usable &= other | (self.region != r) | (self.usage[:, c] <= limit.most)
+            usable &= other | ((self.usage * counted[self.region]).sum(axis=1) <= limit.most)
         self.usable = usable
         pool = columns.pool[chosen]
 
@@ -161,21 +162,22 @@ class PricingProblem:
             len(self.available), 10.0 * max(float(start.capacity.max(initial=0.0)), float(self.cost.max(initial=1.0)))
         )
 
-    def node_prices(self, multipliers: Multipliers) -> Floats:
-        """float64 (P, R * C): what each phase pays for a node."""
-        cells = self.problem.price.size
+    def node_prices(self, multipliers: Multipliers) -> tuple[Floats, Floats]:
+        """float64 (P, R * C): what each phase pays for a node; and float64 (n,), what of it is for each limit."""
+        cells, paid = self.problem.price.size, multipliers.limits.copy()
         prices = np.repeat(multipliers.capacity[None, :cells], len(self.problem.demand), axis=0)
-        for limit, price in zip(self.limits, multipliers.limits.tolist(), strict=True):
-            paid = max(prices[limit.phase, limit.cell] + price, self.floor[limit.cell])
-            prices[self.leading == limit.phase, limit.cell] = paid
-        return prices
+        for k, limit in enumerate(self.limits):
+            some = list(limit.cells)
+            paid[k] = max(paid[k], float((self.floor[some] - prices[limit.phase, some]).max()))
+            prices[np.ix_(self.leading == limit.phase, np.array(some))] += paid[k]
+        return prices, paid
 
     def coverings(self, multipliers: Multipliers) -> PricedCoverings | None:
         """The bound at these prices and the covering of least weight of every phase.
 
         ``None`` when the chosen columns cannot cover some phase.
         """
-        prices = self.node_prices(multipliers)
+        prices, paid = self.node_prices(multipliers)
         side_prices = multipliers.capacity[self.problem.price.size :].copy()
         weight = self.cost + self.nodes @ prices.ravel() + self.adds[:, ~self.earned] @ side_prices[~self.earned]
         for row in np.flatnonzero(self.earned).tolist():
@@ -186,8 +188,7 @@ class PricingProblem:
         cells = self.problem.price.size
         total = -float(side_prices @ self.available[cells:])
         total -= self.problem.segments.worth(multipliers.capacity[:cells].reshape(self.shape), np.ones(self.shape[0]))
-        for limit in self.limits:
-            price = float(prices[limit.phase, limit.cell] - multipliers.capacity[limit.cell])
+        for limit, price in zip(self.limits, paid.tolist(), strict=True):
             total -= price * (limit.most if price > 0 else limit.least)
         cheapest = []
         least = [np.zeros((1, self.grid + 1)) for _ in self.problem.demand]

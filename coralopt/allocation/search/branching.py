@@ -1,12 +1,15 @@
-"""The step ``branching``: branch and bound on how many nodes of a kind a model phase uses.
+"""The step ``branching``: branch and bound on how many nodes of a kind a model phase uses, in a region or in all.
 
 Where supply is scarce the Lagrangian bound stays below the optimum, since its master programme splits scarce nodes
-between phases in fractions. So the tree branches on just that: phase m uses at most k nodes of a configuration in a
-region, or at least k + 1; of several such pairs it takes the one whose master programmes cost most. Each node of the
-tree solves its own decomposition (module ``decomposition``), a limit being one more row whose price only that phase
-pays, and drops the columns that have become too dear. A node ends when its bound reaches the target, or when its near
-coverings (module ``coverings``) are few enough to hand over to the back end at once. The node of least bound is next,
-so the least bound of the open nodes is a bound on the whole. Two are looked at side by side.
+between phases in fractions. So the tree branches on just that: phase m uses at most k nodes of a configuration, or at
+least k + 1, in one region or, where these are many, in all of them together; of several such pairs it takes the one
+whose master programmes cost most. A phase that is limited in one region often takes nodes of another at nearly the
+same price, so limits over all regions raise bounds more. Coverings that fit hold each cell of such a limit to it,
+which is a relaxation; the lists at the end of a branch hold the sum. Each node of the tree solves its own
+decomposition (module ``decomposition``), a limit being one more row whose price only that phase pays, and drops the
+columns that have become too dear. A node ends when its bound reaches the target, or when its near coverings (module
+``coverings``) are few enough to hand over to the back end at once. The node of least bound is next, so the least
+bound of the open nodes is a bound on the whole. Two are looked at side by side.
 
 Limits lose nothing: an optimal allocation whose coverings have no superfluous instance satisfies the limits of one
 child or the other, and whatever replaces one of its coverings within a tree node satisfies the limits as well.
@@ -40,8 +43,11 @@ from coralopt.types import Floats, Ints
 AHEAD = 2
 #: Least distance from a whole number of nodes that counts as split.
 SPLIT = 1e-4
-#: Cells that are tried before one is branched on.
+#: Limits of each kind that are tried before one is branched on.
 CANDIDATES = 8
+#: From so many regions on nodes are counted over all of them, too. In fewer, limits of one region say more: coverings that
+#: fit hold each cell to what it may be, the sum of several only in prices.
+MANY_REGIONS = 4
 #: Coverings are listed again once so large a share of the columns is left that they were too many with.
 FEWER = 0.8
 
@@ -149,15 +155,14 @@ class _Tree:
             return partial(self._choose, coverings, master.state.row_prices(), here, goal)
         if split is None:
             return lambda: (here, [])
-        phase, cell, value = split
+        phase, cells, value = split
         children = []
-        for limits in _children(small, node.limits, phase, cell, value):
-            newest = limits[-1]
+        for limits, newest in _children(small, node.limits, phase, cells, value):
             # Coverings that the child may still use.
             known = tuple(
                 covering
                 for covering in master.state.coverings
-                if covering.phase != phase or newest.least <= covering.use[cell] <= newest.most
+                if covering.phase != phase or newest.least <= covering.use[list(cells)].sum() <= newest.most
             )
             state = replace(master.state, coverings=known)
             children.append((here, _Node(limits, near.chosen, state, listed)))
@@ -171,42 +176,59 @@ class _Tree:
 
 def _split(
     problem: AllocationProblem, node: _Node, master: Decomposition, solver: Backend
-) -> tuple[int, int, float] | None:
-    """The phase and cell to branch on, and how many nodes it uses.
+) -> tuple[int, tuple[int, ...], float] | None:
+    """The phase and cells to branch on, and how many nodes it uses.
 
     Of those whose nodes are split most, by what they are worth, the one whose children cost most over the coverings that the
     master knows (strong branching): the product of what they cost more.
     """
     mean = master.mean_use[:, : problem.price.size]
-    part = mean - np.floor(mean)
     worth = np.nan_to_num(problem.price).ravel() + master.state.capacity_prices.ravel()
-    # Where a limit holds only within rounding there is nothing to split.
-    for limit in node.limits:
-        value = master.mean_use[limit.phase, limit.cell]
-        if limit.least == limit.most or not limit.least <= value <= limit.most:
-            part[limit.phase, limit.cell] = 0.0
-    score = np.where((part > SPLIT) & (part < 1 - SPLIT), np.minimum(part, 1 - part) * worth, 0.0)
-    most = np.argsort(-score, axis=None, kind="stable")[:CANDIDATES]
-    best: tuple[float, tuple[int, int, float]] | None = None
-    for place in most[score.ravel()[most] > 0].tolist():
-        phase, cell = divmod(place, score.shape[1])
-        value = float(master.mean_use[phase, cell])
-        gain = 1.0
-        for limits in _children(problem, node.limits, phase, cell, value):
-            # One that gains nothing must not make the other one worthless.
-            more = master_value(problem, limits, master.state, solver) - master.master
-            gain *= max(more / abs(master.master), 1e-7)
-        if best is None or gain > best[0]:
-            best = gain, (phase, cell, value)
+    settled = {
+        (limit.phase, limit.cells)
+        for limit in node.limits
+        # Where a limit holds only within rounding there is nothing to split.
+        if limit.least == limit.most
+        or not limit.least <= float(mean[limit.phase, list(limit.cells)].sum()) <= limit.most
+    }
+    best: tuple[float, tuple[int, tuple[int, ...], float]] | None = None
+    for kind in _countable(problem):
+        value = np.stack([mean[:, list(cells)].sum(axis=1) for cells in kind])
+        part = value - np.floor(value)
+        for k, phase in np.argwhere((part > SPLIT) & (part < 1 - SPLIT)).tolist():
+            if (phase, kind[k]) in settled:
+                part[k, phase] = 0.0
+        least = np.array([worth[list(cells)].min() for cells in kind])
+        score = np.where((part > SPLIT) & (part < 1 - SPLIT), np.minimum(part, 1 - part) * least[:, None], 0.0)
+        most = np.argsort(-score, axis=None, kind="stable")[:CANDIDATES]
+        for place in most[score.ravel()[most] > 0].tolist():
+            k, phase = divmod(place, score.shape[1])
+            gain = 1.0
+            for limits, _ in _children(problem, node.limits, phase, kind[k], float(value[k, phase])):
+                # One that gains nothing must not make the other one worthless.
+                more = master_value(problem, limits, master.state, solver) - master.master
+                gain *= max(more / abs(master.master), 1e-7)
+            if best is None or gain > best[0]:
+                best = gain, (phase, kind[k], float(value[k, phase]))
     return None if best is None else best[1]
 
 
+def _countable(problem: AllocationProblem) -> list[list[tuple[int, ...]]]:
+    """What a phase may use many or few of, by kind: nodes of a configuration in one region, and in all of them."""
+    regions, configurations = problem.price.shape
+    cells = np.arange(problem.price.size).reshape(regions, configurations)
+    kinds: list[list[tuple[int, ...]]] = [[(cell,) for cell in cells.ravel().tolist()]]
+    if regions >= MANY_REGIONS:
+        kinds.append([tuple(everywhere) for everywhere in cells.T.tolist()])
+    return kinds
+
+
 def _children(
-    problem: AllocationProblem, limits: tuple[NodeLimit, ...], phase: int, cell: int, value: float
-) -> list[tuple[NodeLimit, ...]]:
-    """The limits of the two children."""
-    old = next((limit for limit in limits if limit.phase == phase and limit.cell == cell), None)
-    least, most = (0, int(problem.availability.ravel()[cell])) if old is None else (old.least, old.most)
-    rest = tuple(limit for limit in limits if limit is not old)
-    low = int(np.floor(value))
-    return [(*rest, NodeLimit(phase, cell, least, low)), (*rest, NodeLimit(phase, cell, low + 1, most))]
+    problem: AllocationProblem, limits: tuple[NodeLimit, ...], phase: int, cells: tuple[int, ...], value: float
+) -> list[tuple[tuple[NodeLimit, ...], NodeLimit]]:
+    """The limits of the two children, and which of these is the new one."""
+    old = next((limit for limit in limits if limit.phase == phase and limit.cells == cells), None)
+    least, most = (0, int(problem.availability.ravel()[list(cells)].sum())) if old is None else (old.least, old.most)
+    low, place = int(np.floor(value)), len(limits) if old is None else limits.index(old)
+    both = NodeLimit(phase, cells, least, low), NodeLimit(phase, cells, low + 1, most)
+    return [((*limits[:place], new, *limits[place + 1 :]), new) for new in both]
