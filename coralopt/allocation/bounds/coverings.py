@@ -120,6 +120,16 @@ class NodeLimit:
     least: int
     most: int
 
+    def counted(self, use: Floats | Ints | npt.NDArray[np.int16]) -> Floats:
+        """float64 (...,), how many of these nodes are used, given (..., R * C) of all and perhaps more behind them."""
+        counted: Floats = use[..., list(self.cells)].sum(axis=-1, dtype=np.float64)
+        return counted
+
+    def narrow(self, room: Floats | Ints) -> None:
+        """Hold each cell of ``room``, (R * C,) and perhaps more behind them, to what all may be together; in place."""
+        cells = list(self.cells)
+        room[cells] = np.minimum(room[cells], self.most)
+
 
 @dataclass(frozen=True, eq=False)
 class WeightedColumns:

@@ -252,7 +252,7 @@ class _Master:
         whole[:, :cells] = [covering.use for covering in fresh.values()]
         whole[np.arange(len(phase)), [cells + self.row[p] for p in phase.tolist()]] = 1.0
         for k, limit in enumerate(self.limits):
-            whole[:, cells + phases + k] = np.where(phase == limit.phase, whole[:, list(limit.cells)].sum(axis=1), 0.0)
+            whole[:, cells + phases + k] = np.where(phase == limit.phase, limit.counted(whole), 0.0)
         column, row = np.nonzero(whole)
         self.rows.append(row)
         self.values.append(whole[column, row])

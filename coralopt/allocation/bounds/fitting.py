@@ -235,9 +235,8 @@ class FittingSearch:
         spare[self.first_kept :] = False
         for item in self.limits:
             if item.phase == phase:
-                cells = list(item.cells)
-                room[cells] = np.minimum(room[cells], item.most)
-                spare[cells] &= item.least == 0
+                item.narrow(room)
+                spare[list(item.cells)] &= item.least == 0
         end = LAST * float(near.whole.sum())
         reach = max(1.2 * reach, FIRST / LAST * end)
         while True:

@@ -79,7 +79,7 @@ def near_coverings(
             return None
         # First what another one replaces may go, but only among those that use enough of what is needed.
         for limit in own:
-            used = part.use[:, list(limit.cells)].sum(axis=1)
+            used = limit.counted(part.use)
             part = part.some((used >= limit.least) & (used <= limit.most))
         if len(part) <= MANY:
             part = _undominated(part, beside)
@@ -411,8 +411,7 @@ class _Listing:
         """int64 (R * C,): nodes that there are, within the limits."""
         pool = self.problem.availability.ravel().copy()
         for limit in self.limits:
-            for cell in limit.cells:
-                pool[cell] = min(pool[cell], limit.most)
+            limit.narrow(pool)
         return pool
 
 

@@ -137,12 +137,11 @@ class RegionParts:
 
     def room(self, phase: int) -> Ints:
         """int64 (R, C): nodes that coverings of a phase may use."""
-        room = self.problem.availability.astype(np.int64)
+        room = self.problem.availability.astype(np.int64).ravel()
         for item in self.limits:
             if item.phase == phase:
-                for cell in item.cells:
-                    room.flat[cell] = min(room.flat[cell], item.most)
-        return room
+                item.narrow(room)
+        return room.reshape(self.problem.availability.shape)
 
     @staticmethod
     def known(problem: AllocationProblem) -> bool:

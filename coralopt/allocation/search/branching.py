@@ -162,7 +162,7 @@ class _Tree:
             known = tuple(
                 covering
                 for covering in master.state.coverings
-                if covering.phase != phase or newest.least <= covering.use[list(cells)].sum() <= newest.most
+                if covering.phase != phase or newest.least <= newest.counted(covering.use) <= newest.most
             )
             state = replace(master.state, coverings=known)
             children.append((here, _Node(limits, near.chosen, state, listed)))
@@ -188,8 +188,7 @@ def _split(
         (limit.phase, limit.cells)
         for limit in node.limits
         # Where a limit holds only within rounding there is nothing to split.
-        if limit.least == limit.most
-        or not limit.least <= float(mean[limit.phase, list(limit.cells)].sum()) <= limit.most
+        if limit.least == limit.most or not limit.least <= float(limit.counted(mean[limit.phase])) <= limit.most
     }
     best: tuple[float, tuple[int, tuple[int, ...], float]] | None = None
     for kind in _countable(problem):
