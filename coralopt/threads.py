@@ -104,11 +104,20 @@ class Lanes:
         """
         pending: deque[Piece[_Result]] = deque()
         while True:
-            while len(pending) < ahead and not self._ended.is_set() and (following := next(work, None)) is not None:
-                pending.append(self.begin(following))
-            if not pending:
-                return
-            yield from self.wait(pending.popleft())
+            try:
+                while len(pending) < ahead and not self._ended.is_set() and (following := next(work, None)) is not None:
+                    pending.append(self.begin(following))
+                if not pending:
+                    return
+                results = self.wait(pending[0])
+            except KeyboardInterrupt:
+                # The first one may land anywhere in here, not only where a piece is waited for.
+                if self.interrupted:
+                    raise
+                self._interrupt()
+                continue
+            pending.popleft()
+            yield from results
 
     def stop(self) -> None:
         """Have all pieces end early."""
@@ -118,13 +127,13 @@ class Lanes:
         """A piece that is done as soon as a thread is free, or by :meth:`wait` where there is none."""
         piece = Piece(work)
         if self.count > 1:
-            self._begun = [other for other in self._begun if not other.over.is_set()]
-            self._begun.append(piece)
-            self._queue.put(piece)
             if self._threads < self.count:
-                self._threads += 1
                 # Not Thread.start: Ctrl-C that lands inside it loses track of the running thread.
                 _thread.start_new_thread(self._serve, ())
+                self._threads += 1
+            self._queue.put(piece)
+            # Last, because what is listed here is waited for: wherever Ctrl-C lands, a thread has it.
+            self._begun = [other for other in self._begun if not other.over.is_set()] + [piece]
         return piece
 
     def wait(self, piece: Piece[_Result]) -> list[_Result]:

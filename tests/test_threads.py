@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 import time
 from functools import partial
+from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coralopt import threads
 from coralopt.threads import Lanes, heed_interrupt
 
 #: Seconds after which something hangs.
@@ -26,6 +29,19 @@ def until_ended(begun: threading.Event | None = None) -> None:
         time.sleep(0.005)
         heed_interrupt()
     raise AssertionError("nobody ended this")
+
+
+def press() -> None:
+    """Ctrl-C, once the main thread waits for a piece: earlier or later, it would land in pytest."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        frame: FrameType | None = sys._current_frames()[threading.main_thread().ident or 0]
+        while frame is not None and frame.f_code is not Lanes._until_over.__code__:
+            frame = frame.f_back
+        if frame is not None:
+            break
+        time.sleep(0.005)
+    _thread.interrupt_main()
 
 
 @given(
@@ -121,15 +137,22 @@ def test_stop_keeps_what_ended_well():
 def test_interrupt_reaches_all_pieces(count):
     """Ctrl-C ends those that wait, and begins no more; what ended before is kept."""
 
-    def press() -> None:
-        _thread.interrupt_main()
+    def second() -> None:
         if count == 1:
             # The signal arrives between two steps of this thread.
+            _thread.interrupt_main()
             time.sleep(PATIENCE_S)
+        first_taken.wait(PATIENCE_S)
+        press()
         until_ended()
 
+    first_taken = threading.Event()
+    taken = []
     with Lanes(count) as lanes:
-        assert list(lanes.results(iter([lambda: 1, press, until_ended, until_ended]), 2)) == [1]
+        for result in lanes.results(iter([lambda: 1, second, until_ended, until_ended]), 2):
+            taken.append(result)
+            first_taken.set()
+    assert taken == [1]
     assert lanes.interrupted
 
 
@@ -138,14 +161,63 @@ def test_a_second_interrupt_gives_up_waiting():
     release = threading.Event()
 
     def deaf() -> None:
-        _thread.interrupt_main()
-        time.sleep(0.3)
-        _thread.interrupt_main()
+        press()
+        while not lanes.interrupted:
+            time.sleep(0.005)
+        press()
         release.wait(PATIENCE_S)
 
     with pytest.raises(KeyboardInterrupt), Lanes(2) as lanes:
         list(lanes.results(iter([deaf, until_ended]), 2))
     release.set()
+
+
+def test_an_interrupt_while_the_next_piece_is_drawn():
+    """What has begun ends, and what is known is kept."""
+
+    def drawn():
+        yield begun.set
+        begun.wait(PATIENCE_S)
+        raise KeyboardInterrupt
+
+    begun = threading.Event()
+    with Lanes(2) as lanes:
+        assert list(lanes.results(drawn(), 2)) == [None]
+    assert lanes.interrupted
+
+
+def test_an_interrupt_at_any_line_leaves_nothing_waiting():
+    """At the n-th line of the module that the main thread comes to, for every n."""
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_filename != threads.__file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    outcomes = set()
+    for line in range(1, 1000):
+        left, taken = line, []
+        lanes = Lanes(2)
+        sys.settrace(trace)
+        try:
+            with lanes:
+                taken.extend(lanes.results((partial(int, k) for k in range(4)), 2))
+        except KeyboardInterrupt:
+            outcomes.add("raised")
+        else:
+            outcomes.add("kept" if lanes.interrupted else "to the end")
+            assert taken == list(range(len(taken)))
+        finally:
+            sys.settrace(None)
+        if left > 0:
+            break
+    assert outcomes == {"raised", "kept", "to the end"}
+    assert taken == [0, 1, 2, 3]
 
 
 def test_pieces_of_pieces_are_interrupted_too():
@@ -157,13 +229,13 @@ def test_pieces_of_pieces_are_interrupted_too():
             list(inner.results(iter([partial(until_ended, begun), until_ended]), 2))
         return inner.interrupted
 
-    def press() -> None:
+    def second() -> None:
         begun.wait(PATIENCE_S)
-        _thread.interrupt_main()
+        press()
         until_ended()
 
     with Lanes(2) as lanes:
-        assert list(lanes.results(iter([outer, press]), 2)) == [True]
+        assert list(lanes.results(iter([outer, second]), 2)) == [True]
     assert lanes.interrupted
 
 
