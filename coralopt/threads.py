@@ -155,10 +155,13 @@ class Lanes:
 
     def _until_over(self, piece: Piece[Any]) -> None:
         """Wait for a piece that a thread does."""
-        while not piece.over.is_set():
+        over = False
+        while True:
             try:
-                piece.over.wait(LOOK_S)
-                heed_interrupt()
+                while not over:
+                    over = piece.over.wait(LOOK_S)
+                    heed_interrupt()
+                return
             except KeyboardInterrupt:
                 if self.interrupted:
                     raise

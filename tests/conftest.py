@@ -11,9 +11,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
 
 import psutil
 import pytest
@@ -114,6 +116,37 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _nothing_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier test found installed may be missing in this one."""
     monkeypatch.setattr("coralopt.solving.registry._INSTALLED", set())
+
+
+#: What :func:`interrupt_at` is: the line, and which code's lines count -> whether so many lines came.
+InterruptAt = Callable[[int, Callable[[CodeType], bool]], AbstractContextManager[Callable[[], bool]]]
+
+
+@pytest.fixture
+def interrupt_at() -> InterruptAt:
+    """Ctrl-C at the n-th line of some code that this thread comes to, wherever that is."""
+
+    @contextmanager
+    def pressed(line: int, counts: Callable[[CodeType], bool]) -> Iterator[Callable[[], bool]]:
+        left = line
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal left
+            if not counts(frame.f_code):
+                return None
+            left -= event == "line"
+            if left == 0 and event == "line":
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            yield lambda: left <= 0
+        finally:
+            sys.settrace(before)
+
+    return pressed
 
 
 @pytest.fixture(scope="session")

@@ -186,36 +186,24 @@ def test_an_interrupt_while_the_next_piece_is_drawn():
     assert lanes.interrupted
 
 
-def test_an_interrupt_at_any_line_leaves_nothing_waiting():
-    """At the n-th line of the module that the main thread comes to, for every n."""
-
-    def trace(frame, event, argument):
-        nonlocal left
-        if frame.f_code.co_filename != threads.__file__:
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
+def test_an_interrupt_at_any_line_leaves_nothing_waiting(interrupt_at):
+    """What is kept are the first results, and the block ends."""
     outcomes = set()
-    for line in range(1, 1000):
-        left, taken = line, []
+    came, line = True, 0
+    while came:
+        line += 1
+        taken: list[int] = []
         lanes = Lanes(2)
-        sys.settrace(trace)
-        try:
-            with lanes:
-                taken.extend(lanes.results((partial(int, k) for k in range(4)), 2))
-        except KeyboardInterrupt:
-            outcomes.add("raised")
-        else:
-            outcomes.add("kept" if lanes.interrupted else "to the end")
-            assert taken == list(range(len(taken)))
-        finally:
-            sys.settrace(None)
-        if left > 0:
-            break
+        with interrupt_at(line, lambda code: code.co_filename == threads.__file__) as has_come:
+            try:
+                with lanes:
+                    taken.extend(lanes.results((partial(int, k) for k in range(4)), 2))
+            except KeyboardInterrupt:
+                outcomes.add("raised")
+            else:
+                outcomes.add("kept" if lanes.interrupted else "to the end")
+                assert taken == list(range(len(taken)))
+            came = has_come()
     assert outcomes == {"raised", "kept", "to the end"}
     assert taken == [0, 1, 2, 3]
 

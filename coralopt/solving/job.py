@@ -137,20 +137,21 @@ class Job:
             finally:
                 ended.set()
 
-        begun, interrupted = None, False
+        begun, interrupted, over = None, False, False
         # Neither Thread.start nor Thread.join: Ctrl-C that lands inside them loses track of the running thread.
-        while begun is None or not ended.is_set():
+        while True:
             try:
                 if begun is None:
                     begun = _thread.start_new_thread(run, ())
-                ended.wait(0.2)
-                heed_interrupt()
+                while not over:
+                    over = ended.wait(0.2)
+                    heed_interrupt()
+                return interrupted
             except KeyboardInterrupt:
                 self.stop()
                 if interrupted or begun is None:
                     raise
                 interrupted = True
-        return interrupted
 
     def known(self, value: float) -> float | None:
         """A figure of the solver, ``None`` where it stands for nothing."""

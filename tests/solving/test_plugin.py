@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 
 import numpy as np
@@ -136,3 +137,23 @@ def test_what_a_size_limited_solver_raises(raised: Exception, expected: type[Exc
     job = Job(programme([([1, 0, 2], (0.0, 1.0))]), SolveOptions())
     with pytest.raises(expected, match=words), Refusing().failures(job, "Solver", ArithmeticError):
         raise raised
+
+
+def test_ctrl_c_at_any_line_of_a_running_solve_stops_the_solver(interrupt_at) -> None:
+    """The solver ends by itself once it is told, and the caller hears of it; before it runs, Ctrl-C is one."""
+    told, came, line = [], True, 0
+    while came:
+        line += 1
+        job, stop = Job(programme([]), SolveOptions()), threading.Event()
+        job.stop = stop.set
+        with interrupt_at(line, lambda code: code is Job.in_thread.__code__) as has_come:
+            try:
+                told.append(job.in_thread(lambda stop=stop: stop.wait(0.3)))
+            except KeyboardInterrupt:
+                told.append(None)
+            came = has_come()
+    assert told[-1] is False
+    first = told.index(True)
+    assert first > 3
+    assert set(told[:first]) == {None}
+    assert set(told[first:-1]) == {True}
