@@ -42,7 +42,8 @@ from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
 from coralopt.allocation.search.context import SearchContext
 from coralopt.allocation.search.coverings import all_near, allocation_of
 from coralopt.allocation.search.decomposition import raise_bound
-from coralopt.allocation.search.solve import _root_bound, _tighten
+from coralopt.allocation.search.solve import _root_bound
+from coralopt.allocation.search.strategy import _tighten
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError
 from coralopt.solving import MilpMatrix, SolveOptions, get_backend, solve_matrix

@@ -126,7 +126,7 @@ def test_every_pass_begins_with_bounds_of_its_own(most: int, monkeypatch: pytest
     """What holds up to the target of a pass near known prices must not be told of a pass over everything."""
     problem = synthetic_problem(max_nodes=3, phases=4, configurations=5, regions=2, supply="scarce", nodes=20)
     truth = solve_allocation(problem, options=SolveOptions(rel_gap=1e-3, time_limit=60.0))
-    begin, prove, bounds = solve_module._pass, solve_module._prove, list[float]()
+    begin, prove, bounds = solve_module._pass, solve_module.prove, list[float]()
 
     def watched(search: SearchContext, *more: Any) -> AllocationResult:
         bounds.append(search.bound)
@@ -139,7 +139,7 @@ def test_every_pass_begins_with_bounds_of_its_own(most: int, monkeypatch: pytest
             raise TooFarError
 
     monkeypatch.setattr(solve_module, "_pass", watched)
-    monkeypatch.setattr(solve_module, "_prove", too_far)
+    monkeypatch.setattr(solve_module, "prove", too_far)
     limits = SearchLimits(many_templates=0, most_tries=2, near_templates=10**5, most_near=most)
     options = SolveOptions(rel_gap=1e-3, time_limit=60.0)
     search = AllocationSearchOptions(limits=limits, state=truth.state)

@@ -23,7 +23,7 @@ from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search import context as context_module
-from coralopt.allocation.search import solve as solve_module
+from coralopt.allocation.search import strategy as strategy_module
 from coralopt.allocation.search.choice import Choice
 from coralopt.allocation.search.context import SearchContext
 from coralopt.allocation.search.coverings import choose_near_coverings
@@ -184,7 +184,7 @@ def test_columns_that_the_back_end_is_tried_on_go_through_the_other_steps(
     problem = synthetic_problem(max_nodes=2, phases=3, configurations=5, regions=2, supply="scarce", nodes=20)
     options = SolveOptions(rel_gap=1e-4, time_limit=60.0)
     truth = solve_allocation(problem, options=options, search=AllocationSearchOptions(reductions=False))
-    place, value = {"AT_ONCE": (solve_module, 0.0), "FAR": (context_module, -1.0)}[step]
+    place, value = {"AT_ONCE": (strategy_module, 0.0), "FAR": (context_module, -1.0)}[step]
     monkeypatch.setattr(place, step, value)
     few = SearchLimits(direct_columns=10**6) if step == "AT_ONCE" else SearchLimits(direct_columns=0, annealings=0)
     result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=few))

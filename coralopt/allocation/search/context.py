@@ -66,6 +66,10 @@ class Root:
     column_bounds: Floats
 
 
+#: Searches a problem by the steps of the one at hand: the best allocation, and whether Ctrl-C cut that short.
+RestSearch = Callable[[AllocationProblem, Backend, SolveOptions, AllocationSearchOptions], tuple[Allocation, bool]]
+
+
 @dataclass(eq=False)
 class SearchContext:
     """One pass of :func:`coralopt.allocation.solve_allocation`.
@@ -76,6 +80,7 @@ class SearchContext:
         options: How to search.
         solve_options: Gaps, and what goes to the back end.
         deadline: Value of ``time.perf_counter()`` to stop at.
+        search_rest: Searches what whole instances leave, as a problem of its own; ``None`` leaves that out.
         seconds: Seconds by step, passes before this one included.
         looked_at: int64 (k,), templates that once looked good; they stay in the next pass, so that its prices can only
             be better.
@@ -106,6 +111,7 @@ class SearchContext:
     options: AllocationSearchOptions
     solve_options: SolveOptions
     deadline: float
+    search_rest: RestSearch | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     looked_at: Ints | None = None
     reduced: Reduced = field(init=False)
@@ -210,6 +216,7 @@ class SearchContext:
             options,
             self.solve_options,
             self.deadline,
+            self.search_rest,
             self.seconds,
             self.looked_at,
             solutions=self.solutions,

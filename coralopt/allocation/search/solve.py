@@ -69,7 +69,6 @@ the same allocation every time.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -77,44 +76,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import listable
 from coralopt.allocation.bounds.decomposition import MasterState
-from coralopt.allocation.bounds.fitting import knows_fitting
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bound
-from coralopt.allocation.bounds.parts import RegionParts
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.search.annealing import Annealing
-from coralopt.allocation.search.branching import branch
 from coralopt.allocation.search.context import WIDER, Root, SearchContext, TooFarError
-from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
-from coralopt.allocation.search.decomposition import Highest, add_cuts, fit_supply, raise_bound
-from coralopt.allocation.search.fixing import close_gap, solve_full_model
-from coralopt.allocation.search.neighbourhood import repair, search_neighbourhoods
-from coralopt.allocation.search.node_counts import branch_on_node_counts
+from coralopt.allocation.search.fixing import solve_full_model
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
-from coralopt.allocation.search.rest import rest_of
-from coralopt.allocation.search.restricted_master import begin_restricted_master, mostly_whole, restricted_master
 from coralopt.allocation.search.result import AllocationResult, finished, infeasible
 from coralopt.allocation.search.rounding import rounded
+from coralopt.allocation.search.strategy import prove
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import Backend, SolveOptions, require_backend
 from coralopt.types import Floats
-
-#: Rounds of annealing ahead of a repair, most of which find an allocation if that is easy.
-FIRST_LOOK = 4
-#: Share that a rest has of the time of a step that proves nothing; each one more has this share of that.
-REST = 0.25
-#: Share of the time of a step that an integer programme over the templates of fractional allocations has.
-SUPPORT = 0.5
-#: Share of the time left that the back end has over few columns, before other steps.
-AT_ONCE = 2 / 3
-#: From so many instances on, whole coverings say little more than fractions: no cuts count them, no tree comes early.
-FRACTIONS = 200
-#: Share of neighbourhoods ahead of the tree, and of the time left that few columns have; share that the tree has then.
-LOOK, PROOF = 0.2, 0.85
 
 
 def solve_allocation(
@@ -150,7 +126,7 @@ def solve_allocation(
     if search.start is not None and not problem.check(search.start).feasible:
         search = replace(search, start=None)
     deadline = math.inf if options.time_limit is None else time.perf_counter() + options.time_limit
-    context = SearchContext(problem, backend, search, options, deadline)
+    context = SearchContext(problem, backend, search, options, deadline, _search_rest)
     if not search.reductions:
         solve_full_model(context)
         return finished(context, context.survivors)
@@ -172,6 +148,14 @@ def solve_allocation(
         prices = None if near and last else context.capacity_prices
         context = context.again(context.further() if near else context.limits)
     return _pass(context)
+
+
+def _search_rest(
+    rest: AllocationProblem, solver: Backend, options: SolveOptions, search: AllocationSearchOptions
+) -> tuple[Allocation, bool]:
+    """The best allocation of what whole instances leave, and whether Ctrl-C cut the search short."""
+    result = solve_allocation(rest, solver, options, search)
+    return result.allocation, result.interrupted
 
 
 def _first_prices(problem: AllocationProblem, search: AllocationSearchOptions) -> Floats | None:
@@ -206,7 +190,7 @@ def _pass(
     _round(search, root)
     try:
         try:
-            _prove(search, root, known, early, last)
+            prove(search, root, known, early, last)
         finally:
             search.gather()
     except KeyboardInterrupt:
@@ -217,174 +201,6 @@ def _pass(
         # A bound without limit over everything: a tree found nothing that fits.
         raise infeasible(search) if math.isinf(search.target) else TooFarError
     return finished(search, len(search.columns))
-
-
-def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool, last: bool) -> None:
-    """The steps after ``rounding``."""
-    ranking, few = root.column_bounds, _at_once(search)
-    if few and not len(search.small.joint) and not math.isinf(search.left()) and search.open():
-        close_gap(search, root, ranking, AT_ONCE * search.left())
-        if search.left() == 0 or search.solutions[-1].termination.limit is None:
-            return
-        few = False
-    if not few and not len(search.small.joint):
-        if search.small.adds_up and not search.done():
-            without_cuts = raise_bound(search, root, known)
-            too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
-            if not search.settled_prices and (search.settled() or (too_low and early)):
-                raise TooFarError
-            tight = _tighten(search, without_cuts)
-            if search.settled() and not last:
-                return
-            root, ranking = tight.root, without_cuts.root.column_bounds
-            _choose(search, without_cuts, tight)
-        if not search.done() and search.columns_left(root) > search.limits.direct_columns:
-            # Where no other bound follows, the back end has most of the time.
-            search_neighbourhoods(search, root.reduced_costs, 1.0 if search.small.adds_up else LOOK)
-    elif not few and not search.done():
-        if not search.small.joint.divided:
-            search_neighbourhoods(search, root.reduced_costs, search.limits.share_first)
-        branch_on_node_counts(search, root)
-    if search.open():
-        close_gap(search, root, ranking)
-
-
-def _tighten(search: SearchContext, highest: Highest) -> Highest:
-    """The steps ``cuts`` and ``fitting``; where coverings are parts of regions, cuts follow that count whole coverings."""
-    loose, count = highest, float(highest.values(search.columns).sum())
-    fitting = knows_fitting(search.small) and count < search.limits.most_instances
-    highest = add_cuts(search, highest, whole=False)
-    if search.allocation is None and highest.fits:
-        if fitting:
-            _anneal(search, loose, FIRST_LOOK)
-        if search.allocation is None:
-            _look(search, highest.root, loose)
-        if search.allocation is None:
-            # What whole instances leave has an allocation sooner than any programme over all of it.
-            _settle_most(search, highest.values(search.columns), 1, SUPPORT)
-        if search.allocation is None:
-            restricted_master(search, _fractional(search, loose, highest), highest.root.column_bounds, SUPPORT)
-        repair(search, highest.values(search.columns), highest.root.column_bounds)
-        if not math.isinf(search.target):
-            # Its cost says how far the next pass looks.
-            search_neighbourhoods(search, highest.root.column_bounds, LOOK)
-    # What time is left is better spent on an allocation than on a bound that no cost is held against.
-    if not fitting or (search.allocation is None and not math.isinf(search.left())):
-        return highest
-    if not mostly_whole(highest.values(search.columns)):
-        begin_restricted_master(search, _fractional(search, loose, highest), highest.root.column_bounds)
-    highest = fit_supply(search, highest)
-    if count >= search.limits.many_instances:
-        _use_support(search, loose, highest)
-        if not search.close():
-            # Cuts raise the bound by little; time is better spent on allocations.
-            return highest
-    return add_cuts(search, highest, whole=True) if count < FRACTIONS and RegionParts.known(search.small) else highest
-
-
-def _fractional(search: SearchContext, loose: Highest, tight: Highest) -> tuple[Floats, Floats]:
-    """float64 (N,) each: instances of every column in fractions, without cuts and with them."""
-    return loose.values(search.columns), tight.values(search.columns)
-
-
-def _at_once(search: SearchContext) -> bool:
-    """Whether the back end has all columns before other steps."""
-    return len(search.columns) <= search.limits.direct_columns and not search.small.spared.any()
-
-
-def _look(search: SearchContext, root: Root, loose: Highest) -> None:
-    """The back end over few columns, for as long as all before took: it is often quick, and coverings may be too many.
-
-    Not where it had them first, nor where so little is missing that coverings are few.
-    """
-    few = search.columns_left(root) <= search.limits.compact_columns and not _at_once(search)
-    if few and not search.close() and not math.isinf(search.left()):
-        seconds = max(LOOK * search.left(), min(AT_ONCE * search.left(), sum(search.seconds.values())))
-        close_gap(search, root, loose.root.column_bounds, seconds)
-
-
-def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
-    """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms.
-
-    Args:
-        search: What is known.
-        loose: The highest bound without cuts; where annealing begins.
-        tight: The highest bound.
-    """
-    root, met, values = tight.root, tight.met, tight.values(search.columns)
-    small, limits, count = search.small, search.limits, float(values.sum())
-    if small.routes:
-        if small.plain:
-            choose_among(search, met)
-        return
-    unmet, spared = bool(small.unmet_groups()), bool(small.spared.any())
-    if spared or small.surviving.any() or small.replicas.any() or unmet:
-        # Fractions say little of what an instance or a region may be lost from; whole coverings do.
-        choose_among(search, met)
-    if unmet or small.surviving.any():
-        if search.columns_left(root) > (limits.direct_columns if unmet else limits.most_columns):
-            # Otherwise ``fixing`` ends it sooner.
-            _anneal(search, loose, limits.annealings)
-            if listable(small) and search.open():
-                choose_near_coverings(search, root, limits.most_coverings, by_tree)
-            if search.open():
-                branch(search, root)
-        elif search.open():
-            _look(search, root, loose)
-        return
-    if not spared:
-        _look(search, root, loose)
-    # Of replicas, fractions settle the wrong ones.
-    rests = 0 if small.replicas.any() else limits.rests
-    listed = count < limits.most_instances
-    if count >= limits.many_instances:
-        before = search.cost
-        # Master programmes over many instances end before their fractions are good ones.
-        if search.far() or mostly_whole(values):
-            _settle_most(search, values if count < FRACTIONS else loose.values(search.columns), rests)
-        if search.allocation is None and tight.fits:
-            repair(search, values, root.column_bounds)
-        better = search.cost < before or search.far()
-        close = search.close() and count < FRACTIONS and listed and not spared
-        if better and search.open():
-            # What rests leave above the bound, a few whole phases at a time close sooner than annealing.
-            search_neighbourhoods(search, root.column_bounds, LOOK if close else 1.0)
-        if close and search.open():
-            # So little is left that the proof is what is missing.
-            branch(search, root, PROOF)
-            if better and search.open():
-                search_neighbourhoods(search, root.column_bounds)
-    if listed and search.open():
-        choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
-    if count < limits.many_instances and not search.done():
-        if not small.supply:
-            # Where nodes of one kind have several prices, it finds less than what follows.
-            _anneal(search, loose, limits.annealings)
-        # Where instances are few, what fractions settle is often all but optimal, or far from it.
-        _use_support(search, loose, tight)
-        if search.far() or mostly_whole(values):
-            _settle_most(search, values, min(1, rests))
-    if count < limits.most_instances and (count >= limits.many_instances or small.supply):
-        _anneal(search, loose, limits.annealings)
-    if spared and search.columns_left(root) <= limits.spared_columns and search.open():
-        # Coverings near the bound are often too many there, and the back end raises no bound before its end.
-        close_gap(search, root, loose.root.column_bounds)
-    # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
-    for step in (_choose_near, branch) if spared else (branch, _choose_near):
-        if listed and search.open():
-            step(search, root)
-
-
-def _choose_near(search: SearchContext, root: Root) -> None:
-    """The step ``coverings``, after annealing."""
-    choose_near_coverings(search, root, search.limits.most_coverings, by_tree)
-
-
-def _anneal(search: SearchContext, loose: Highest, rounds: int) -> None:
-    """The step ``annealing``, where every phase has a covering to begin with."""
-    annealing = Annealing.of(search, loose.root, loose.met) if search.open() else None
-    if annealing is not None:
-        annealing.run(rounds)
 
 
 def _root_bound(search: SearchContext) -> Root:
@@ -430,52 +246,3 @@ def _round(search: SearchContext, root: Root) -> None:
     if first is not None:
         search.offer(first)
     search.lap("rounding")
-
-
-def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
-    """The step ``restricted master`` and neighbourhoods around what it finds, where rests are hardly smaller or unknown.
-
-    Args:
-        search: What is known.
-        loose: The highest bound without cuts.
-        tight: The highest bound.
-    """
-    values, bounds = tight.values(search.columns), tight.root.column_bounds
-    if search.open() and (search.small.spared.any() or not mostly_whole(values)):
-        # It needs some seconds before it finds anything, and where it does not, nothing else does either.
-        share = 1.0 if search.far() else SUPPORT
-        restricted_master(search, _fractional(search, loose, tight), bounds, share)
-        if not search.far():
-            search_neighbourhoods(search, bounds)
-
-
-def _settle_most(search: SearchContext, values: Floats, rests: int, share: float = 1.0) -> None:
-    """The step ``rest``: whole instances of a fractional allocation stay, what they leave is a problem of its own.
-
-    Only within a time limit, since no other measure bounds the work.
-
-    Args:
-        search: What is known.
-        values: float64 (N,), instances of every column in fractions.
-        rests: How many rests are searched, each leaving one instance more of every column open.
-        share: Of what a step may take of the time left.
-    """
-    small, columns = search.small, search.columns
-    for spare in range(0 if math.isinf(search.left()) else rests):
-        counts = np.maximum(np.floor(values + 1e-9).astype(np.int64) - spare, 0)
-        rest = rest_of(small, columns, counts)
-        if rest is None or not counts.any() or search.done() or search.left() == 0:
-            break
-        paid = columns.usd_h(small, counts)
-        # Half of the gap is the rest's.
-        gap = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
-        # Without a good allocation, most other steps have nothing to begin with.
-        limit = share * search.share_of_left() * REST ** (spare + (not search.far()))
-        options = replace(search.solve_options, rel_gap=gap, time_limit=limit)
-        inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0, repairs=0))
-        with contextlib.suppress(InfeasibleError, NoSolutionError):
-            other = solve_allocation(rest, search.backend, options, inner)
-            search.offer(Allocation.sum_of(columns.allocation(counts), other.allocation))
-            if other.interrupted:
-                search.interrupt()
-    search.lap("rest")
