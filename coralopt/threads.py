@@ -37,6 +37,18 @@ def heed_interrupt() -> None:
         raise KeyboardInterrupt
 
 
+def wait_for(event: threading.Event) -> None:
+    """Wait in any thread.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, or :func:`heed_interrupt`.
+    """
+    over = False
+    while not over:
+        over = event.wait(LOOK_S)
+        heed_interrupt()
+
+
 class Piece(Generic[_Result]):
     """A piece of work, and what became of it."""
 
@@ -111,9 +123,7 @@ class Lanes:
                     return
                 results = self.wait(pending[0])
             except KeyboardInterrupt:
-                # The first one may land anywhere in here, not only where a piece is waited for.
-                if self.interrupted:
-                    raise
+                # It may land anywhere in here, not only where a piece is waited for.
                 self._interrupt()
                 continue
             pending.popleft()
@@ -155,19 +165,16 @@ class Lanes:
 
     def _until_over(self, piece: Piece[Any]) -> None:
         """Wait for a piece that a thread does."""
-        over = False
         while True:
             try:
-                while not over:
-                    over = piece.over.wait(LOOK_S)
-                    heed_interrupt()
-                return
+                return wait_for(piece.over)
             except KeyboardInterrupt:
-                if self.interrupted:
-                    raise
                 self._interrupt()
 
     def _interrupt(self) -> None:
+        """Ctrl-C came: the first one ends the pieces, the second one gives up waiting for them."""
+        if self.interrupted:
+            raise KeyboardInterrupt
         self.interrupted = True
         self._ended.set()
 

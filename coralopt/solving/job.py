@@ -17,7 +17,7 @@ from coralopt.solving.backend import Basis, Listener, RawResult, SolveProgress
 from coralopt.solving.matrix import Lazy, LazyRow, MilpMatrix
 from coralopt.solving.options import OptionValue, SolveOptions, checked_native
 from coralopt.solving.status import Reason
-from coralopt.threads import heed_interrupt
+from coralopt.threads import wait_for
 from coralopt.types import Floats, Ints
 
 #: Reasons that may come with a solution and a bound.
@@ -137,15 +137,13 @@ class Job:
             finally:
                 ended.set()
 
-        begun, interrupted, over = None, False, False
+        begun, interrupted = None, False
         # Neither Thread.start nor Thread.join: Ctrl-C that lands inside them loses track of the running thread.
         while True:
             try:
                 if begun is None:
                     begun = _thread.start_new_thread(run, ())
-                while not over:
-                    over = ended.wait(0.2)
-                    heed_interrupt()
+                wait_for(ended)
                 return interrupted
             except KeyboardInterrupt:
                 self.stop()

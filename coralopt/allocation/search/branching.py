@@ -194,11 +194,11 @@ def _split(
     for kind in _countable(problem):
         value = np.stack([mean[:, list(cells)].sum(axis=1) for cells in kind])
         part = value - np.floor(value)
-        for k, phase in np.argwhere((part > SPLIT) & (part < 1 - SPLIT)).tolist():
-            if (phase, kind[k]) in settled:
-                part[k, phase] = 0.0
+        split = (part > SPLIT) & (part < 1 - SPLIT)
+        for k, phase in np.argwhere(split).tolist():
+            split[k, phase] = (phase, kind[k]) not in settled
         least = np.array([worth[list(cells)].min() for cells in kind])
-        score = np.where((part > SPLIT) & (part < 1 - SPLIT), np.minimum(part, 1 - part) * least[:, None], 0.0)
+        score = np.where(split, np.minimum(part, 1 - part) * least[:, None], 0.0)
         most = np.argsort(-score, axis=None, kind="stable")[:CANDIDATES]
         for place in most[score.ravel()[most] > 0].tolist():
             k, phase = divmod(place, score.shape[1])
