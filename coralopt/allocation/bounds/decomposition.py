@@ -199,16 +199,6 @@ def best_prices(
     )
 
 
-def master_value(
-    problem: AllocationProblem, limits: Sequence[NodeLimit], state: MasterState, solver: Backend | str
-) -> float:
-    """What a master programme costs over known coverings alone within some limits, USD/h; what fits nowhere is dear."""
-    master = _Master(problem, limits, solver)
-    master.add(state.coverings)
-    dearest = max(float(state.capacity_prices.max(initial=0.0)), max(covering.cost for covering in state.coverings))
-    return master.solve(np.full(len(master.available), dearest))[0]
-
-
 class _Master:
     """The master programme; it may exceed the pool and miss limits at a price, so that it always has a solution.
 

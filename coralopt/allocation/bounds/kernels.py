@@ -10,6 +10,9 @@ from coralopt.allocation.bounds.knapsack_kernel import Completions, completed_fo
 from coralopt.compiling import compiled
 from coralopt.types import Bools, Floats, Ints
 
+#: Two tables, and rows of the first and the second whose sums are meant.
+Sums = tuple[npt.NDArray[np.int16], Ints, npt.NDArray[np.int16], Ints]
+
 
 @compiled(nogil=True)
 def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> Bools:
@@ -144,6 +147,32 @@ def sweep_forced(
                     over[count] = value
                 count += 1
     return count
+
+
+@compiled(nogil=True)
+def leaders(order: Ints, mark: Ints, speed: Floats, rows: Sums) -> tuple[Ints, Bools]:
+    """Of sums of rows, in an order that puts equal marks side by side: the place of the fastest, and whether they differ."""
+    first, label, second, item = rows
+    leader, other = np.empty(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.bool_)
+    start = 0
+    while start < len(order):
+        end, best = start, start
+        while end < len(order) and mark[order[end]] == mark[order[start]]:
+            one, two = order[end], order[best]
+            if speed[one] > speed[two] or (speed[one] == speed[two] and one < two):
+                best = end
+            end += 1
+        two = order[best]
+        for place in range(start, end):
+            one = order[place]
+            leader[place] = best
+            if place != best:
+                for k in range(first.shape[1]):
+                    if first[label[one], k] + second[item[one], k] != first[label[two], k] + second[item[two], k]:
+                        other[place] = True
+                        break
+        start = end
+    return leader, other
 
 
 @compiled(nogil=True)

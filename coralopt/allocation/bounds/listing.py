@@ -140,21 +140,75 @@ class _Labels(Table):
             spared: Keep those, too, that cover more once the largest instance is lost.
             by_weight: Keep those, too, that are cheaper.
         """
-        labels = self.some(np.lexsort((-self.speed, self.mark)))
-        first = np.append(True, labels.mark[1:] != labels.mark[:-1])
-        # Equal marks almost surely mean equal rows; only rows that are equal may go.
-        leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
-        other = (labels.use != labels.use[leader]).any(axis=1)
-        stays = first | other
-        if spared and by_weight:
-            stays |= labels.left > labels.left[leader]
-        elif spared:
-            # More is left than of any faster one on the same nodes.
-            left = leader * len(leader) + np.where(other, 0, np.unique(labels.left, return_inverse=True)[1])
-            stays |= left > np.append(-1, np.maximum.accumulate(left)[:-1])
-        if by_weight:
-            stays |= labels.weight < labels.weight[leader]
-        return labels.some(stays)
+        every, nothing = np.arange(len(self)), np.zeros((1, self.use.shape[1]), dtype=np.int16)
+        rows = self.use, every, nothing, np.zeros_like(every)
+        return self.some(
+            _kept(self.mark, self.speed, self.left if spared else None, self.weight if by_weight else None, rows)
+        )
+
+    def longer(self, label: Ints, items: _Items, item: Ints, spared: bool, by_weight: bool) -> _Labels:
+        """Each of some labels with the item of the same place, merged."""
+        mark, speed = self.mark[label] + items.mark[item], self.speed[label] + items.speed[item]
+        largest = np.maximum(self.largest[label], items.speed[item])
+        weight = self.weight[label] + items.weight[item]
+        rows = self.use, label, items.rows, item
+        kept = _kept(mark, speed, speed - largest if spared else None, weight if by_weight else None, rows)
+        label, item = label[kept], item[kept]
+        return _Labels(
+            self.use[label] + items.rows[item],
+            mark[kept],
+            speed[kept],
+            largest[kept],
+            weight[kept],
+            np.concatenate([self.members[label], items.chosen[item][:, None]], axis=1),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """Instances that labels are made of: columns, and what each adds to the attributes of a label."""
+
+    chosen: Ints
+    rows: npt.NDArray[np.int16]
+    mark: Ints
+    speed: Floats
+    weight: Floats
+
+
+def _kept(
+    mark: Ints,
+    speed: Floats,
+    left: Floats | None,
+    weight: Floats | None,
+    rows: tuple[npt.NDArray[np.int16], Ints, npt.NDArray[np.int16], Ints],
+) -> Ints:
+    """int64, of partial coverings on the same nodes the fastest, and what else stays, sorted by mark.
+
+    Args:
+        mark: int64 (n,), equal for equal rows.
+        speed: float64 (n,), tokens/s.
+        left: float64 (n,), tokens/s once the largest instance is lost, where those stay, too, of which more is left.
+        weight: float64 (n,), USD/h, where those stay, too, that are cheaper.
+        rows: Two tables and the rows of each whose sums are what partial coverings use.
+    """
+    # Imported here: compiled code is dear to load and most commands never need it.
+    from coralopt.allocation.bounds.kernels import leaders
+
+    # Numpy sorts by one key many times faster than by two.
+    order = np.argsort(mark) if left is None and weight is None else np.lexsort((-speed, mark))
+    # Equal marks almost surely mean equal rows; only rows that are equal may go.
+    leader, other = leaders(order, mark, speed, rows)
+    stays = other | (leader == np.arange(len(leader)))
+    if left is not None and weight is not None:
+        stays |= left[order] > left[order[leader]]
+    elif left is not None:
+        # More is left than of any faster one on the same nodes.
+        rank = leader * len(leader) + np.where(other, 0, np.unique(left[order], return_inverse=True)[1])
+        stays |= rank > np.append(-1, np.maximum.accumulate(rank)[:-1])
+    if weight is not None:
+        stays |= weight[order] < weight[order[leader]]
+    kept: Ints = order[stays]
+    return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +308,10 @@ class _Listing:
         most_of_rows = [pool[cells], columns.upper[chosen[kept]], np.floor(most_beside)]
         room = np.concatenate([*most_of_rows, np.full(each.shape[1], pool.sum())]).astype(np.int64)
         mark = np.random.default_rng(0).integers(1, 2**62, (rows.shape[1],), dtype=np.int64)
-        marks, sizes = rows.astype(np.int64) @ mark, rows.sum(axis=1, dtype=np.int64)
+        items, sizes = (
+            _Items(chosen, rows, rows.astype(np.int64) @ mark, speed, weight),
+            rows.sum(axis=1, dtype=np.int64),
+        )
         # Cells of which fewer nodes are always as good.
         needed = [cell for limit in self.limits if limit.least > 0 for cell in limit.cells]
         free = np.flatnonzero(~np.isin(cells, needed)) if not by_weight else np.zeros(0, dtype=np.int64)
@@ -268,6 +325,7 @@ class _Listing:
         none = np.zeros(0, dtype=np.int64)
         nothing = _Labels.nothing(rows.shape[1])
         pending, fewer, last = {0: [nothing]}, nothing.some(none), 0
+        label, item = np.empty(20 * most, dtype=np.int64), np.empty(20 * most, dtype=np.int64)
         while pending:
             size = min(pending)
             labels = _Labels.union(pending.pop(size)).merged(spared > 0, by_weight)
@@ -294,23 +352,15 @@ class _Listing:
             labels, instances = labels.some(~full | tight), instances[~full | tight]
             if len(labels) > most or time.perf_counter() > self.deadline:
                 return None
-            label, item = np.empty(20 * most, dtype=np.int64), np.empty(20 * most, dtype=np.int64)
             parts = labels.speed, labels.largest, labels.weight, labels.use, instances
             count = extend(parts, speed, weight, rows, room, (demand, spared), least, completions, end, label, item)
             if count < 0:
                 return None
             size_of = sizes[item[:count]]
             for more in np.unique(size_of).tolist():
-                a, b = label[:count][size_of == more], item[:count][size_of == more]
-                longer = _Labels(
-                    labels.use[a] + rows[b],
-                    labels.mark[a] + marks[b],
-                    labels.speed[a] + speed[b],
-                    np.maximum(labels.largest[a], speed[b]),
-                    labels.weight[a] + weight[b],
-                    np.concatenate([labels.members[a], chosen[b][:, None]], axis=1),
-                )
-                pending.setdefault(size + more, []).append(longer.merged(spared > 0, by_weight))
+                of_size = size_of == more
+                longer = labels.longer(label[:count][of_size], items, item[:count][of_size], spared > 0, by_weight)
+                pending.setdefault(size + more, []).append(longer)
         if not complete:
             no_use, no_members = np.zeros((0, regions * configurations), np.int16), np.zeros((0, 1), np.int64)
             return Coverings(none, np.zeros(0), no_use, no_members, np.zeros(0, np.bool_), adds[:0])

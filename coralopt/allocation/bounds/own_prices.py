@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.allocation.bounds.knapsack import CoveringTable, cheapest_share, raise_to_line
-from coralopt.allocation.bounds.lagrangian import grid_steps
 from coralopt.types import Floats, Ints
 
 #: Share of the best prices so far in the next ones that are tried.
@@ -109,39 +107,29 @@ class OwnPrices:
 
     def _at(self, prices: Floats, weight: Floats, grid: int) -> OwnCover:
         """The knapsack at some prices, and its covering, which is kept."""
+        # Imported here: compiled code is dear to load and most commands never need it.
+        from coralopt.allocation.bounds.own_prices_kernel import priced_cover
+
         items = self.items
-        paid = (np.where(items.cell < 0, 0.0, prices[items.cell]) * items.amount).sum(axis=1)
-        whole = weight + paid
-        steps = grid_steps(items.speed, self.demand, grid)
-        cover = CoveringTable.of(steps, whole, grid)
-        table, (some, many) = cover.least, np.unique(cover.members(grid), return_counts=True)
-        use = np.zeros(len(items.room))
-        for k, n in zip(some.tolist(), many.tolist(), strict=True):
-            there = items.cell[k] >= 0
-            use[items.cell[k, there]] += n * items.amount[k, there]
+        paid, least, members, use = priced_cover(
+            items.speed, items.cell, items.amount, weight, prices, self.demand, grid
+        )
+        some, many = np.unique(members, return_counts=True)
         self._met[some.tobytes() + many.tobytes()] = some, many, use
         while len(self._met) > MOST:
             del self._met[next(iter(self._met))]
-        raise_to_line(table, cheapest_share(whole, items.speed / self.demand))
-        return OwnCover(paid, table, float(prices @ items.room))
+        return OwnCover(paid, least, float(prices @ items.room))
 
     def _dual(self, weight: Floats) -> tuple[float, Floats]:
         """The least weight of convex combinations of coverings met that fit, and the prices of what there is."""
-        from scipy.optimize import linprog
+        from coralopt.allocation.bounds.mix_kernel import cheapest_mix
 
-        room = self.items.room
-        costs = np.array([float(weight[some] @ many) for some, many, _ in self._met.values()])
-        over = 10.0 * float(costs.max(initial=1.0))
-        use = np.array([use for _, _, use in self._met.values()]).T
-        cells = np.flatnonzero(use.max(axis=1) > room)
-        programme = linprog(
-            np.append(costs, np.full(len(cells), over)),
-            A_ub=np.hstack([use[cells], -np.eye(len(cells))]) if len(cells) else None,
-            b_ub=room[cells] if len(cells) else None,
-            A_eq=np.append(np.ones(len(costs)), np.zeros(len(cells)))[None],
-            b_eq=[1.0],
-        )
-        prices = np.zeros(len(room))
-        if len(cells):
-            prices[cells] = np.maximum(0.0, -programme.ineqlin.marginals)
-        return float(programme.fun), prices
+        costs = np.array([weight[some] @ many for some, many, _ in self._met.values()])
+        use = np.array([use for _, _, use in self._met.values()])
+        cells = np.flatnonzero(use.max(axis=0) > self.items.room)
+        over = np.full(len(cells), 10.0 * float(costs.max(initial=1.0)))
+        phase = np.zeros(len(costs), dtype=np.int64)
+        mix = cheapest_mix(costs, phase, np.ascontiguousarray(use[:, cells]), self.items.room[cells], over)
+        prices = np.zeros(len(self.items.room))
+        prices[cells] = mix.prices
+        return mix.value, prices

@@ -20,6 +20,7 @@ on every allocation that uses the given columns, at most t.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,15 +29,15 @@ from functools import partial
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import Coverings, NodeLimit, listable
-from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices, master_value
+from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
 from coralopt.allocation.bounds.fitting import FittingPricing, knows_fitting
 from coralopt.allocation.bounds.listing import near_coverings
+from coralopt.allocation.bounds.mix import KnownMaster
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.best_first import Settled, best_first
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.coverings import best_choice, by_tree
-from coralopt.solving import Backend
 from coralopt.types import Floats, Ints
 
 #: Nodes that are looked at side by side.
@@ -146,7 +147,7 @@ class _Tree:
         near = master.near(goal)
         slack, most = goal - master.bound + 1e-9 * abs(goal), search.limits.leaf_coverings
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
-        split = None if np.isinf(master.master) else _split(small, node, master, search.lp_solver)
+        split = None if np.isinf(master.master) else _split(small, node, master)
         coverings, listed = None, node.listed
         if listable(small) and (split is None or len(near.chosen) <= FEWER * listed):
             listed = len(near.chosen)
@@ -170,13 +171,14 @@ class _Tree:
 
     def _choose(self, coverings: Coverings, price: Floats, here: float, goal: float) -> Settled[_Node]:
         """The same of a node with few coverings, where a better allocation is kept."""
+        if time.perf_counter() >= self.deadline:
+            # As when Ctrl-C came in the leaf before.
+            return here, []
         # Whatever is not listed costs at least the goal.
         return max(here, min(goal, best_choice(self.search, coverings, price, goal, by_tree))), []
 
 
-def _split(
-    problem: AllocationProblem, node: _Node, master: Decomposition, solver: Backend
-) -> tuple[int, tuple[int, ...], float] | None:
+def _split(problem: AllocationProblem, node: _Node, master: Decomposition) -> tuple[int, tuple[int, ...], float] | None:
     """The phase and cells to branch on, and how many nodes it uses.
 
     Of those whose nodes are split most, by what they are worth, the one whose children cost most over the coverings that the
@@ -190,6 +192,7 @@ def _split(
         # Where a limit holds only within rounding there is nothing to split.
         if limit.least == limit.most or not limit.least <= float(limit.counted(mean[limit.phase])) <= limit.most
     }
+    known = KnownMaster.of(problem, node.limits, master.state.coverings, master.state.capacity_prices)
     best: tuple[float, tuple[int, tuple[int, ...], float]] | None = None
     for kind in _countable(problem):
         value = np.stack([mean[:, list(cells)].sum(axis=1) for cells in kind])
@@ -202,13 +205,12 @@ def _split(
         most = np.argsort(-score, axis=None, kind="stable")[:CANDIDATES]
         for place in most[score.ravel()[most] > 0].tolist():
             k, phase = divmod(place, score.shape[1])
-            gain = 1.0
-            for limits, _ in _children(problem, node.limits, phase, kind[k], float(value[k, phase])):
-                # One that gains nothing must not make the other one worthless.
-                more = master_value(problem, limits, master.state, solver) - master.master
-                gain *= max(more / abs(master.master), 1e-7)
+            cells, nodes = kind[k], int(np.floor(value[k, phase]))
+            rises = known.at_most(phase, cells, nodes), known.at_least(phase, cells, nodes + 1)
+            # One that gains nothing must not make the other one worthless.
+            gain = math.prod(max(rise / abs(known.mix.value), 1e-7) for rise in rises)
             if best is None or gain > best[0]:
-                best = gain, (phase, kind[k], float(value[k, phase]))
+                best = gain, (phase, cells, float(value[k, phase]))
     return None if best is None else best[1]
 
 
