@@ -31,7 +31,7 @@ EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 def searched(problem: AllocationProblem, limits: SearchLimits, many: int) -> AllocationResult:
     """Where nodes are counted over all regions, too, from ``many`` on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coralopt.allocation.search.branching.MANY_REGIONS", many)
+        patch.setattr("coralopt.allocation.search.splitting.MANY_REGIONS", many)
         return solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
 
 

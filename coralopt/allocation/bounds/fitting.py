@@ -285,6 +285,8 @@ class FittingPricing(PricingProblem):
         self.reach: dict[int, float] = {}
         #: Phases of which no covering that fits is known.
         self.hard: set[int] = set()
+        #: Prices that a decomposition begins with, and what they bring, where no phase is hard.
+        self.first: tuple[Multipliers, PricedCoverings] | None = None
 
     def first_excess(self, start: Multipliers) -> Floats:
         """Prices for coverings that need not fit are good ones here, too: those of more than is there stay near them."""
@@ -297,10 +299,12 @@ class FittingPricing(PricingProblem):
         self.hard = set()
         for item in fitting:
             self.search.know(item)
-        answer = self.coverings(Multipliers(state.row_prices(), state.prices_of(self.limits)))
+        start = Multipliers(state.row_prices(), state.prices_of(self.limits))
+        answer = self.coverings(start)
         for covering in () if answer is None else answer.coverings:
             if not self.search.fits(covering.use):
                 self.hard.add(covering.phase)
+        self.first = None if self.hard or answer is None else (start, answer)
         fitting += [item for item in state.coverings if item.phase in self.hard]
         return replace(state, coverings=tuple(self.search.as_whole(item) for item in fitting))
 
@@ -309,6 +313,8 @@ class FittingPricing(PricingProblem):
 
         ``None`` when the chosen columns cannot cover some phase.
         """
+        if self.first is not None and self.first[0].same(multipliers):
+            return self.first[1]
         answer = super().coverings(multipliers)
         if answer is None:
             return None

@@ -55,6 +55,10 @@ class Multipliers:
     capacity: Floats
     limits: Floats
 
+    def same(self, other: Multipliers) -> bool:
+        """Whether all prices are equal."""
+        return np.array_equal(self.capacity, other.capacity) and np.array_equal(self.limits, other.limits)
+
     def towards(self, other: Multipliers) -> Multipliers:
         """A step from these to others."""
         return Multipliers(

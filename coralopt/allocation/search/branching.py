@@ -20,7 +20,6 @@ on every allocation that uses the given columns, at most t.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,25 +31,17 @@ from coralopt.allocation.bounds.coverings import Coverings, NodeLimit, listable
 from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
 from coralopt.allocation.bounds.fitting import FittingPricing, knows_fitting
 from coralopt.allocation.bounds.listing import near_coverings
-from coralopt.allocation.bounds.mix import KnownMaster
 from coralopt.allocation.bounds.pricing import PricingProblem
-from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.best_first import Settled, best_first
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.coverings import best_choice, by_tree
+from coralopt.allocation.search.splitting import Rises, Side, best_split
 from coralopt.types import Floats, Ints
 
 #: Nodes that are looked at side by side.
 AHEAD = 2
-#: Least distance from a whole number of nodes that counts as split.
-SPLIT = 1e-4
-#: Limits of each kind that are tried before one is branched on.
-CANDIDATES = 8
-#: From so many regions on nodes are counted over all of them, too. In fewer, limits of one region say more: coverings that
-#: fit hold each cell to what it may be, the sum of several only in prices.
-MANY_REGIONS = 4
 #: Coverings are listed again once so large a share of the columns is left that they were too many with.
-FEWER = 0.8
+FEWER = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +51,9 @@ class _Node:
     state: MasterState
     #: Columns whose coverings were too many to be listed.
     listed: float = np.inf
+    #: The side of its parent's split that it is, and the parent's bound, USD/h.
+    side: Side | None = None
+    before: float = -np.inf
 
 
 def branch(search: SearchContext, root: Root, share: float | None = None) -> None:
@@ -97,6 +91,7 @@ class _Tree:
     def __init__(self, search: SearchContext, root: Root, guess: float, seconds: float) -> None:
         self.search, self.guess = search, guess
         self.own_deadline = time.perf_counter() + seconds
+        self.rises = Rises()
         alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
         self.first, self.first_bound = _Node((), alive, search.best), root.lagrangian.bound
 
@@ -124,9 +119,9 @@ class _Tree:
 
     def look(self, least: float, node: _Node) -> Callable[[], Callable[[], Settled[_Node]]]:
         """What to do in a node of bound ``least``, below the target as it is now."""
-        return partial(self._weigh, least, node, self.target())
+        return partial(self._weigh, least, node, self.target(), self.rises.so_far())
 
-    def _weigh(self, least: float, node: _Node, goal: float) -> Callable[[], Settled[_Node]]:
+    def _weigh(self, least: float, node: _Node, goal: float, rises: Rises) -> Callable[[], Settled[_Node]]:
         """A bound on what is settled in a node of bound ``least``, infinite where nothing is, and its children."""
         search = self.search
         small, columns = search.within_cuts, search.columns
@@ -141,13 +136,26 @@ class _Tree:
             return lambda: (np.inf, [(here, node)])
         if np.isneginf(master.bound):
             # Some phase cannot be covered within the limits: nothing is here.
-            return lambda: (np.inf, [])
+            return partial(self._learn, node, goal, lambda: (np.inf, []))
         if here >= goal:
-            return lambda: (here, [])
-        near = master.near(goal)
+            return partial(self._learn, node, goal, lambda: (here, []))
+        return partial(self._learn, node, master.bound, self._divide(here, node, master, goal, rises))
+
+    def _learn(self, node: _Node, bound: float, settle: Callable[[], Settled[_Node]]) -> Settled[_Node]:
+        """What comes of a node, whose bound is kept for later splits."""
+        if node.side is not None:
+            self.rises.add(node.side, bound - node.before)
+        return settle()
+
+    def _divide(
+        self, here: float, node: _Node, master: Decomposition, goal: float, rises: Rises
+    ) -> Callable[[], Settled[_Node]]:
+        """The same of a node that the bound of its master programme, or of its parents', does not end."""
+        search = self.search
+        small, columns, near = search.within_cuts, search.columns, master.near(goal)
         slack, most = goal - master.bound + 1e-9 * abs(goal), search.limits.leaf_coverings
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
-        split = None if np.isinf(master.master) else _split(small, node, master)
+        split = None if np.isinf(master.master) else best_split(small, node.limits, master, rises, slack)
         coverings, listed = None, node.listed
         if listable(small) and (split is None or len(near.chosen) <= FEWER * listed):
             listed = len(near.chosen)
@@ -156,17 +164,17 @@ class _Tree:
             return partial(self._choose, coverings, master.state.row_prices(), here, goal)
         if split is None:
             return lambda: (here, [])
-        phase, cells, value = split
         children = []
-        for limits, newest in _children(small, node.limits, phase, cells, value):
+        for side in split.sides():
+            limits, newest = side.within(small, node.limits)
             # Coverings that the child may still use.
             known = tuple(
                 covering
                 for covering in master.state.coverings
-                if covering.phase != phase or newest.least <= newest.counted(covering.use) <= newest.most
+                if covering.phase != side.phase or newest.least <= newest.counted(covering.use) <= newest.most
             )
             state = replace(master.state, coverings=known)
-            children.append((here, _Node(limits, near.chosen, state, listed)))
+            children.append((here, _Node(limits, near.chosen, state, listed, side, master.bound)))
         return lambda: (np.inf, children)
 
     def _choose(self, coverings: Coverings, price: Floats, here: float, goal: float) -> Settled[_Node]:
@@ -176,60 +184,3 @@ class _Tree:
             return here, []
         # Whatever is not listed costs at least the goal.
         return max(here, min(goal, best_choice(self.search, coverings, price, goal, by_tree))), []
-
-
-def _split(problem: AllocationProblem, node: _Node, master: Decomposition) -> tuple[int, tuple[int, ...], float] | None:
-    """The phase and cells to branch on, and how many nodes it uses.
-
-    Of those whose nodes are split most, by what they are worth, the one whose children cost most over the coverings that the
-    master knows (strong branching): the product of what they cost more.
-    """
-    mean = master.mean_use[:, : problem.price.size]
-    worth = np.nan_to_num(problem.price).ravel() + master.state.capacity_prices.ravel()
-    settled = {
-        (limit.phase, limit.cells)
-        for limit in node.limits
-        # Where a limit holds only within rounding there is nothing to split.
-        if limit.least == limit.most or not limit.least <= float(limit.counted(mean[limit.phase])) <= limit.most
-    }
-    known = KnownMaster.of(problem, node.limits, master.state.coverings, master.state.capacity_prices)
-    best: tuple[float, tuple[int, tuple[int, ...], float]] | None = None
-    for kind in _countable(problem):
-        value = np.stack([mean[:, list(cells)].sum(axis=1) for cells in kind])
-        part = value - np.floor(value)
-        split = (part > SPLIT) & (part < 1 - SPLIT)
-        for k, phase in np.argwhere(split).tolist():
-            split[k, phase] = (phase, kind[k]) not in settled
-        least = np.array([worth[list(cells)].min() for cells in kind])
-        score = np.where(split, np.minimum(part, 1 - part) * least[:, None], 0.0)
-        most = np.argsort(-score, axis=None, kind="stable")[:CANDIDATES]
-        for place in most[score.ravel()[most] > 0].tolist():
-            k, phase = divmod(place, score.shape[1])
-            cells, nodes = kind[k], int(np.floor(value[k, phase]))
-            rises = known.at_most(phase, cells, nodes), known.at_least(phase, cells, nodes + 1)
-            # One that gains nothing must not make the other one worthless.
-            gain = math.prod(max(rise / abs(known.mix.value), 1e-7) for rise in rises)
-            if best is None or gain > best[0]:
-                best = gain, (phase, cells, float(value[k, phase]))
-    return None if best is None else best[1]
-
-
-def _countable(problem: AllocationProblem) -> list[list[tuple[int, ...]]]:
-    """What a phase may use many or few of, by kind: nodes of a configuration in one region, and in all of them."""
-    regions, configurations = problem.price.shape
-    cells = np.arange(problem.price.size).reshape(regions, configurations)
-    kinds: list[list[tuple[int, ...]]] = [[(cell,) for cell in cells.ravel().tolist()]]
-    if regions >= MANY_REGIONS:
-        kinds.append([tuple(everywhere) for everywhere in cells.T.tolist()])
-    return kinds
-
-
-def _children(
-    problem: AllocationProblem, limits: tuple[NodeLimit, ...], phase: int, cells: tuple[int, ...], value: float
-) -> list[tuple[tuple[NodeLimit, ...], NodeLimit]]:
-    """The limits of the two children, and which of these is the new one."""
-    old = next((limit for limit in limits if limit.phase == phase and limit.cells == cells), None)
-    least, most = (0, int(problem.availability.ravel()[list(cells)].sum())) if old is None else (old.least, old.most)
-    low, place = int(np.floor(value)), len(limits) if old is None else limits.index(old)
-    both = NodeLimit(phase, cells, least, low), NodeLimit(phase, cells, low + 1, most)
-    return [((*limits[:place], new, *limits[place + 1 :]), new) for new in both]

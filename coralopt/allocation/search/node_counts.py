@@ -25,9 +25,9 @@ import numpy as np
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.best_first import Settled, best_first
-from coralopt.allocation.search.branching import SPLIT
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.fixing import solve_part
+from coralopt.allocation.search.splitting import SPLIT
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.solving import Proof, Reason
 from coralopt.threads import Lanes
