@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: How far above what is known to be a bound is looked at first, as a share, and by what it grows at most and at least.
 FIRST, GROWTH, LEAST = 1e-4, 3.0, 1.3
+#: Limits in a row that bring no more parts, after which the next one is the end.
+SAME = 6
 #: Own prices are raised where a known covering is further above what they say, as a share; and in how many rounds.
 NEAR, ROUNDS = 1e-3, 30
 #: Share of a demand that may be missed: what rounding does.
@@ -180,7 +182,7 @@ class RegionParts:
             grid=within.grid,
             most=within.most,
         )
-        known = max(within.floor, cover.floor)
+        known, largest, same = max(within.floor, cover.floor), 0, 0
         reach = FIRST * (1 + known)
         while True:
             limit = min(known + reach, ceiling)
@@ -194,7 +196,9 @@ class RegionParts:
                 return LightestCoverings(least, tuple(some))
             # Parts grow about with the fourth power of the reach.
             growth = (within.most / fronts.largest) ** 0.25
-            known, reach = limit, reach * min(GROWTH, max(growth, LEAST)) if reach <= limit else np.inf
+            largest, same = fronts.largest, same + 1 if fronts.largest == largest else 0
+            # Where higher limits bring no more parts nothing may fit, whatever the limit.
+            known, reach = limit, reach * min(GROWTH, max(growth, LEAST)) if same < SAME else np.inf
 
     def _own_prices(self, phase: int, every: Ints) -> OwnPrices:
         """The prices of a phase of its own, those of the last time if any."""

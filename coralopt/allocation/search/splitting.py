@@ -47,7 +47,8 @@ class Side:
         there = int(problem.availability.ravel()[list(self.cells)].sum())
         least, most = (0, there) if old is None else (old.least, old.most)
         place = len(limits) if old is None else limits.index(old)
-        new = NodeLimit(self.phase, self.cells, *((self.nodes, most) if self.least else (least, self.nodes)))
+        least, most = (max(least, self.nodes), most) if self.least else (least, min(most, self.nodes))
+        new = NodeLimit(self.phase, self.cells, least, most)
         return (*limits[:place], new, *limits[place + 1 :]), new
 
 
