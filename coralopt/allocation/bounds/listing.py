@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.types import Bools, Floats, Ints
+
+if TYPE_CHECKING:
+    from coralopt.allocation.bounds.kernels import Sums
 
 #: From so many coverings of a phase on they are not compared in pairs: few replace others that were not dropped before.
 MANY = 6_000
@@ -175,13 +179,7 @@ class _Items:
     weight: Floats
 
 
-def _kept(
-    mark: Ints,
-    speed: Floats,
-    left: Floats | None,
-    weight: Floats | None,
-    rows: tuple[npt.NDArray[np.int16], Ints, npt.NDArray[np.int16], Ints],
-) -> Ints:
+def _kept(mark: Ints, speed: Floats, left: Floats | None, weight: Floats | None, rows: Sums) -> Ints:
     """int64, of partial coverings on the same nodes the fastest, and what else stays, sorted by mark.
 
     Args:
@@ -308,10 +306,8 @@ class _Listing:
         most_of_rows = [pool[cells], columns.upper[chosen[kept]], np.floor(most_beside)]
         room = np.concatenate([*most_of_rows, np.full(each.shape[1], pool.sum())]).astype(np.int64)
         mark = np.random.default_rng(0).integers(1, 2**62, (rows.shape[1],), dtype=np.int64)
-        items, sizes = (
-            _Items(chosen, rows, rows.astype(np.int64) @ mark, speed, weight),
-            rows.sum(axis=1, dtype=np.int64),
-        )
+        items = _Items(chosen, rows, rows.astype(np.int64) @ mark, speed, weight)
+        sizes = rows.sum(axis=1, dtype=np.int64)
         # Cells of which fewer nodes are always as good.
         needed = [cell for limit in self.limits if limit.least > 0 for cell in limit.cells]
         free = np.flatnonzero(~np.isin(cells, needed)) if not by_weight else np.zeros(0, dtype=np.int64)

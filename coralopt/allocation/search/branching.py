@@ -3,9 +3,9 @@
 Where supply is scarce the Lagrangian bound stays below the optimum, since its master programme splits scarce nodes
 between phases in fractions. So the tree branches on just that: phase m uses at most k nodes of a configuration, or at
 least k + 1, in one region or, where these are many, in all of them together; of several such pairs it takes the one
-whose master programmes cost most. A phase that is limited in one region often takes nodes of another at nearly the
-same price, so limits over all regions raise bounds more. Coverings that fit hold each cell of such a limit to it,
-which is a relaxation; the lists at the end of a branch hold the sum. Each node of the tree solves its own
+that promises to lift the bound most (module ``splitting``). A phase that is limited in one region often takes nodes of
+another at nearly the same price, so limits over all regions raise bounds more. Coverings that fit hold each cell of such
+a limit to it, which is a relaxation; the lists at the end of a branch hold the sum. Each node of the tree solves its own
 decomposition (module ``decomposition``), a limit being one more row whose price only that phase pays, and drops the
 columns that have become too dear. A node ends when its bound reaches the target, or when its near coverings (module
 ``coverings``) are few enough to hand over to the back end at once. The node of least bound is next, so the least
