@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.allocation import AllocationProblem
-from coralopt.allocation.reductions import near_templates
+from coralopt.allocation.reductions import Near, near_templates
 from coralopt.errors import InfeasibleError, NoSolutionError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.bill import OneGpuRent
@@ -165,7 +165,7 @@ class _OneGpuSearch:
         problem = allocation_problem(request.scenario, library, tables=tables)
         if _lacks_templates(problem):
             return math.inf
-        return near_templates(problem, np.zeros_like(problem.price), margin=0.0, most=1).bound
+        return near_templates(problem, np.zeros_like(problem.price), Near(margin=0.0, most=1)).bound
 
     def _plan(self, name: str) -> None:
         request = self._of_type(name)

@@ -56,6 +56,29 @@ def test_formulations_reductions_and_search_find_the_best(problem: AllocationPro
             assert result.gap <= 1e-6
 
 
+def test_a_wider_pass_reaches_the_cost_that_is_known() -> None:
+    """The bound at its prices comes from another grid; a target told as a share of it was 2.7e-6 short of the cost."""
+    problem = AllocationProblem(
+        usage=np.array([[0, 2]], dtype=np.int16),
+        throughput=np.array([7.75]),
+        phase=np.array([0], dtype=np.int32),
+        demand=np.array([13.75]),
+        availability=np.array([[0, 3], [3, 0]]),
+        price=np.array([[2.75, 5.75], [6.75, 5.0]]),
+        running=None,
+        penalty=0.0,
+        phase_names=("a/mixed",),
+        region_names=("r", "s"),
+        configuration_names=("1xA", "1xB"),
+        joint=Joint(divided=True),
+        unmet_price=np.array([12.36363636]),
+        unmet_together=((0,),),
+    )
+    search = AllocationSearchOptions(explained=False, limits=SearchLimits(direct_columns=0, many_templates=0))
+    result = solve_allocation(problem, "highs", EXACT, search)
+    assert result.bound_usd_h == result.cost_usd_h == pytest.approx(11.5 + 6 * 12.36363636)
+
+
 @settings(max_examples=12, deadline=None)
 @given(divided_problems())
 def test_the_relaxation_is_a_bound_at_its_own_and_at_worse_prices(problem: AllocationProblem) -> None:

@@ -19,7 +19,7 @@ from coralopt.allocation import (
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions.clip import clipped
-from coralopt.allocation.reductions.prices import GRID, near_templates
+from coralopt.allocation.reductions.prices import GRID, Near, near_templates
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
@@ -38,7 +38,7 @@ EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 def test_keeps_the_optimum_below_its_target(problem: AllocationProblem, seed: int, margin: float, most: int) -> None:
     """At any prices: the optimum stays if it is below the target, and nothing below the target is left if it is not."""
     prices = np.random.default_rng(seed).uniform(0, 3, problem.price.shape)
-    near = near_templates(problem, prices, margin, most)
+    near = near_templates(problem, prices, Near(margin, most))
     truth = best_by_enumeration(problem)
     if truth is not None:
         assert near.bound <= float(truth) + 1e-9
@@ -63,7 +63,7 @@ def test_sweep_over_templates_gives_the_bound_over_columns(problem: AllocationPr
     tight = clipped(problem)
     prices = np.random.default_rng(seed).uniform(0, 3, problem.price.shape)
     other = lagrangian_bound(tight, Columns.of(tight), prices, grid=GRID)
-    near = near_templates(problem, prices, 0.1, 1000)
+    near = near_templates(problem, prices, Near(0.1, 1000))
     if np.isfinite(near.target):
         assert near.bound == pytest.approx(other.bound, rel=1e-9, abs=1e-9)
 

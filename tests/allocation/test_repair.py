@@ -152,4 +152,4 @@ def test_every_pass_begins_with_bounds_of_its_own(most: int, monkeypatch: pytest
 def test_the_bound_of_a_pass_stays() -> None:
     search = begun(synthetic_problem(max_nodes=2, phases=2, configurations=4, regions=1, nodes=10))
     _root_bound(search)
-    assert 0 < search.proven == search.again(search.limits).proven
+    assert 0 < search.proven == search.again(search.near).proven

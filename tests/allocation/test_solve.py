@@ -169,7 +169,7 @@ def test_what_the_bound_rests_on() -> None:
         search.raise_bound(bound, proof)
     assert (search.proven, search.proof) == (7.0, Proof.SOLVER)
     # The next pass begins from that, and proves more, or as much, by itself.
-    search = search.again(search.limits)
+    search = search.again(search.near)
     assert (search.proven, search.proof) == (7.0, Proof.SOLVER)
     search.cost = 10.0
     search.raise_bound(8.0)

@@ -12,7 +12,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions.availability import reachable, with_replica_demand
 from coralopt.allocation.reductions.clip import clipped
 from coralopt.allocation.reductions.dominance import undominated
-from coralopt.allocation.reductions.prices import near_templates
+from coralopt.allocation.reductions.prices import Near, near_templates
 from coralopt.allocation.side_constraints import SideConstraint, banned
 from coralopt.errors import SolverError
 from coralopt.types import Bools, Floats, Ints
@@ -64,7 +64,7 @@ def reduce_problem(
     capacity_prices: Floats | None = None,
     also: Ints | None = None,
     keep: Ints | None = None,
-    near: tuple[float, int] = (0.03, 30_000),
+    near: Near = Near(),
 ) -> Reduced:
     """Apply every reduction; the optimum over the result is the optimum of ``problem``.
 
@@ -74,7 +74,7 @@ def reduce_problem(
             is far too dear at these prices goes first, and the result has a ``target``.
         also: int64 (k,), templates that stay however dear they are at these prices.
         keep: int64 (k,), templates of a known allocation, which stay through every step.
-        near: How far above the bound at ``capacity_prices`` the target lies, as a share of it, and new columns kept at most.
+        near: How far above the bound at ``capacity_prices`` to look.
 
     Raises:
         SolverError: A side constraint asks for nodes in use, which reductions would not keep.
@@ -102,7 +102,7 @@ def reduce_problem(
         problem = replace(problem, side_constraints=_with_effect(problem))
     problem = with_replica_demand(problem)
     if capacity_prices is not None:
-        within = near_templates(problem, capacity_prices, *near)
+        within = near_templates(problem, capacity_prices, near)
         for stays in (also, keep):
             if stays is not None:
                 within.mask[np.isin(kept, stays)] = True

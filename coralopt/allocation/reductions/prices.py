@@ -29,6 +29,21 @@ GRID, MOST_GRID = 50_000, 400_000
 ROOM = 400_000
 
 
+@dataclass(frozen=True)
+class Near:
+    """How far above the bound at known capacity prices to look.
+
+    Attributes:
+        margin: Dimensionless, how far above the bound the target should be, as a share of it.
+        most: New columns kept at most; the target is lowered where more are below it.
+        reach: USD/h; where positive, the target should be this, whatever the margin.
+    """
+
+    margin: float = 0.03
+    most: int = 30_000
+    reach: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class NearTemplates:
     """Templates that allocations below a target cost may use.
@@ -44,14 +59,13 @@ class NearTemplates:
     bound: float
 
 
-def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: float, most: int) -> NearTemplates:
-    """The templates of column bound at most ``(1 + margin)`` times the bound at these prices, or fewer.
+def near_templates(problem: AllocationProblem, capacity_prices: Floats, near: Near) -> NearTemplates:
+    """The templates of column bound at most the target at these prices, or fewer.
 
     Args:
         problem: The whole problem; its throughputs need no clipping.
         capacity_prices: float64 (R, C), USD/h per node; negative ones count as 0.
-        margin: Dimensionless, how far above the bound the target should be.
-        most: Largest number of new columns to keep; the target is lowered where more are below it.
+        near: Where the target should lie.
     """
     from coralopt.allocation.bounds.kernels import instance_weights, sweep_best, sweep_forced
 
@@ -112,7 +126,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
             whole[q] = rests[q, grid]
     parts = [{name: table_of(some) for name, some in staircases(problem, model).items()} for model in problem.routes]
     ends = [float(table[grid]) for part in parts for table in part.values() if np.isfinite(table[grid])]
-    span = margin * (float(whole[np.isfinite(whole)].sum()) + sum(ends))
+    span = near.reach or near.margin * (float(whole[np.isfinite(whole)].sum()) + sum(ends))
     bound = float(whole[whole > -np.inf].sum()) - pieces.worth(prices, np.ones(regions))
     for model, part in zip(problem.routes, parts, strict=True):
         joint = routed_cover(problem, model, part, problem.unmet_usd_h(), span)
@@ -123,7 +137,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         # Some phase cannot be covered at all; the chain says why.
         return NearTemplates(np.ones(templates, dtype=np.bool_), np.inf, 0.0)
     slack = 1e-9 * (abs(bound) + 2 * float((prices * problem.availability).sum()))
-    target = bound - slack + margin * abs(bound)
+    target = max(near.reach or bound - slack + near.margin * abs(bound), bound - slack)
     template, region = np.empty(ROOM, dtype=np.int64), np.empty(ROOM, dtype=np.int64)
     over = np.empty(ROOM)
     while True:
@@ -138,9 +152,9 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     if count > ROOM:
         # Nothing is below such a target, so nothing need be listed.
         target = min(target, bound - slack)
-    elif listed > most:
+    elif listed > near.most:
         bounds = bound + over[:listed] - whole[pool[problem.phase[template[:listed]], region[:listed]]]
-        last = float(np.partition(bounds, most - 1)[most - 1])
+        last = float(np.partition(bounds, near.most - 1)[near.most - 1])
         kept = bounds <= last
         target = min(target, last - 2 * slack)
     mask: Bools = np.array(runs)

@@ -16,7 +16,7 @@ from coralopt.allocation.bounds.lagrangian import LagrangianBound
 from coralopt.allocation.bounds.relaxation import Relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.reductions import Reduced, reduce_problem
+from coralopt.allocation.reductions import Near, Reduced, reduce_problem
 from coralopt.allocation.search.options import AllocationSearchOptions, SearchLimits
 from coralopt.errors import SolverError
 from coralopt.machine import cores
@@ -104,6 +104,7 @@ class SearchContext:
         beside: Ends a solve that runs beside the steps, and offers what it says; ``None`` where none does.
         floor: USD/h; no allocation of the whole problem costs less, as the passes before proved.
         bound_proof, floor_proof: What these rest on.
+        near: How far above the bound at known capacity prices it looks.
     """
 
     problem: AllocationProblem
@@ -135,12 +136,14 @@ class SearchContext:
     floor: float = 0.0
     bound_proof: Proof = Proof.OWN_BOUND
     floor_proof: Proof = Proof.OWN_BOUND
+    near: Near = field(init=False)
 
     def __post_init__(self) -> None:
         self._clock = time.perf_counter()
         everything = np.arange(len(self.problem.throughput), dtype=np.int64)
         self.reduced = Reduced(self.problem, everything, ())
         self.within_cuts = self.small
+        self.near = Near(self.limits.near_margin, self.limits.near_templates)
 
     @property
     def limits(self) -> SearchLimits:
@@ -179,12 +182,13 @@ class SearchContext:
             return self.floor_proof
         return Proof.OWN_BOUND if self.reduced.bound >= self.proven else self.bound_proof
 
-    def further(self) -> SearchLimits:
-        """Limits of a pass that looks further away: at all that may be in an allocation worth finding, if that is known."""
-        margin = 2 * self.limits.near_margin
-        if self.allocation is not None:
-            margin = self.worth_proving() / max(self.reduced.bound, min(self.bound, self.by_prices)) - 1
-        return replace(self.limits, near_margin=margin, near_templates=WIDER * self.limits.near_templates)
+    def further(self) -> Near:
+        """Where a wider pass looks: at all that may be in an allocation worth finding, if one is known."""
+        most = WIDER * self.near.most
+        if self.allocation is None:
+            return Near(2 * self.near.margin, most)
+        # A hair above: what is proven up to the target proves the gap only there.
+        return replace(self.near, most=most, reach=self.worth_proving() * (1 + 1e-9))
 
     @property
     def lp_solver(self) -> Backend:
@@ -206,11 +210,11 @@ class SearchContext:
         """float64 (R * C + S,): those of nodes, then those of side constraints and cuts."""
         return self.best.row_prices()
 
-    def again(self, limits: SearchLimits) -> SearchContext:
+    def again(self, near: Near) -> SearchContext:
         """A pass that knows only the best allocation and the bound, within what is left of the time."""
         start = self.options.start if self.allocation is None else self.reduced.restore(self.allocation)
-        options = replace(self.options, start=start, limits=limits)
-        return SearchContext(
+        options = replace(self.options, start=start)
+        further = SearchContext(
             self.problem,
             self.backend,
             options,
@@ -223,13 +227,14 @@ class SearchContext:
             floor=self.proven,
             floor_proof=self.proof,
         )
+        further.near = near
+        return further
 
     def reduce(self, known: Floats | None) -> None:
         """Reduce the problem, and look at its columns only; ``known`` are capacity prices that were good before."""
         start = self.options.start
-        near = self.limits.near_margin, self.limits.near_templates
         keep = None if start is None else start.template
-        self.reduced = reduce_problem(self.problem, known, self.looked_at, keep, near)
+        self.reduced = reduce_problem(self.problem, known, self.looked_at, keep, self.near)
         self.looked_at = self.reduced.kept
         self.within_cuts = self.small
 

@@ -134,7 +134,7 @@ def solve_allocation(
     for tries in range(search.limits.most_tries):
         if prices is None:
             break
-        last = WIDER * context.limits.near_templates > search.limits.most_near
+        last = WIDER * context.near.most > search.limits.most_near
         try:
             result = _pass(context, prices, tries < search.limits.most_tries // 2, last)
         except (InfeasibleError, NoSolutionError, TooFarError):
@@ -146,7 +146,7 @@ def solve_allocation(
         near = context.too_near
         # The prices of that pass are better ones, since they come from all phases together.
         prices = None if near and last else context.capacity_prices
-        context = context.again(context.further() if near else context.limits)
+        context = context.again(context.further() if near else context.near)
     return _pass(context)
 
 
