@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -48,13 +48,17 @@ _STATUSES = statuses(
 
 
 class ScipBackend(MatrixPlugin):
-    """SCIP (Apache-2.0), no size limit; branch and bound on one thread. Ctrl-C stops SCIP, which keeps its incumbent."""
+    """SCIP (Apache-2.0), no size limit; branch and bound on one thread.
+
+    Solves of several Python threads run at the same time. Ctrl-C stops SCIP and keeps its incumbent; a second one gives
+    up waiting for it.
+    """
 
     name: ClassVar[str] = "scip"
     package: ClassVar[str] = "pyscipopt"
     licence: ClassVar[str] = "Apache-2.0, no size limit"
     hint: ClassVar[str] = "install the extra: pip install 'coralopt[scip]'"
-    capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {
+    capabilities: ClassVar[frozenset[Capability]] = (MATRIX_CAPABILITIES | {Capability.CONCURRENT}) - {
         Capability.SEMICONTINUOUS,
         Capability.LP_BASIS,
     }
@@ -104,15 +108,9 @@ def _run(job: Job) -> RawResult:
         listen(model, variables, job)
     if job.lazy is not None:
         watch_lazy(model, variables, job)
+    job.stop = model.interruptSolve
     with job.solving():
-        # The call that leaves Python's lock alone lets SCIP itself take Ctrl-C and keep its incumbent.
-        try:
-            model.optimizeNogil()
-        except Exception as error:
-            # Its Python package has no type of its own for what SCIP calls an error.
-            if not str(error).startswith("SCIP: "):
-                raise
-            raise SolverError(f"SCIP failed: {str(error).removeprefix('SCIP: ')}") from error
+        job.in_thread(partial(_optimize, model))
     words = model.getStatus()
     reason, limit = _STATUSES.get(words, (Reason.OTHER_ERROR, Limit.OTHER))
     usable = reason in (Reason.OPTIMAL, Reason.NO_SOLUTION_FOUND)
@@ -139,6 +137,17 @@ def _run(job: Job) -> RawResult:
     )
 
 
+def _optimize(model: Model) -> None:
+    """Solve, with Python's lock left to others."""
+    try:
+        model.optimizeNogil()
+    except Exception as error:
+        # Its Python package has no type of its own for what SCIP calls an error.
+        if not str(error).startswith("SCIP: "):
+            raise
+        raise SolverError(f"SCIP failed: {str(error).removeprefix('SCIP: ')}") from error
+
+
 def _model(job: Job, duals: bool) -> Model:
     """A model with its options set; ``duals`` keeps the rows as they are, so that they can be priced."""
     model: Model = pyscipopt.Model()
@@ -147,6 +156,8 @@ def _model(job: Job, duals: bool) -> Model:
     # SCIP 10.0 loses integrality when it aggregates columns into sums of others (case presolve_keeps_the_problem of
     # the compliance suite): it then calls fractional solutions optimal.
     common = {**named_options(job.options, _OPTIONS, _FOCUS), "presolving/donotmultaggr": True}
+    # Its own way to catch Ctrl-C belongs to the whole process, where several solves may run.
+    common["misc/catchctrlc"] = False
     if job.matrix.extras.quadratic is not None:
         # The row that holds the objective's value is missed by this much.
         common["numerics/feastol"] = 1e-9

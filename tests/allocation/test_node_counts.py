@@ -125,7 +125,7 @@ def test_neighbourhoods_of_shared_nodes_find_the_pairs() -> None:
     own = np.arange(7) + len(everything.throughput)
     assert search.offer(Allocation(own, np.zeros(7, dtype=np.int64), np.ones(7, dtype=np.int64)))
     assert search.cost == 7.0
-    search_neighbourhoods(search, np.zeros(len(search.columns)))
+    search_neighbourhoods(search, _root_bound(search))
     assert search.cost == 4.0
 
 

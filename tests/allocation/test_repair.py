@@ -32,7 +32,7 @@ EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 
 def repaired(search: SearchContext, highest: Highest) -> None:
     """The step ``repair``."""
-    repair(search, highest.values(search.columns), highest.root.column_bounds)
+    repair(search, highest.values(search.columns), highest.root)
 
 
 def from_support(search: SearchContext, highest: Highest) -> None:

@@ -92,7 +92,7 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
         solve_part(search, search.small, templates, search.for_solutions(search.share_of_left()), floor)
         search.lap("fixing")
         if known is None:
-            search_neighbourhoods(search, root.reduced_costs)
+            search_neighbourhoods(search, root)
         if wanted >= min(most, search.survivors) or restricted.full:
             break
         wanted = min(2 * wanted, most)

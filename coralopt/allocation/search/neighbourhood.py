@@ -1,7 +1,11 @@
 """The step ``neighbourhood``: large-neighbourhood search, re-optimising a few model phases at a time.
 
 Model phases meet only in the capacity rows. So take the instances of a few phases away, hand what they and the unused
-supply leave to a small integer programme over the best columns of these phases, and keep what it finds if it is cheaper.
+supply leave to a small integer programme over the best columns of these phases that fit there, and keep what it finds if it
+is cheaper. Phases are drawn by their regret: what their instances weigh at the capacity prices of the bound, above the
+least that any covering of theirs weighs. The regrets add up to what the allocation costs above the bound, but for supply
+that has a price and is not used, so little is to be gained where they are 0. No set of phases is drawn twice from one
+allocation.
 Where templates serve several phases, phases meet in these, too: there a few instances are taken away, and the columns are
 those that serve no other phases than they did. Rounds grow by one phase, or instance, when nothing improves any more. This
 gives upper bounds only; the proof is not its business.
@@ -25,15 +29,19 @@ from typing import Protocol
 import numpy as np
 
 from coralopt.allocation.model.assembler import assemble, shortfall_units
-from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.solving import SolveOptions, solve_matrix
 from coralopt.types import Floats, Ints
 
-#: Columns of least value of every model phase that take part.
-NEAR = 150
+#: Columns of least bound of every model phase that take part, of so many times as many those that fit.
+NEAR, DEEP = 60, 50
+#: Regret that every phase has at least when phases are drawn, as a share of the mean.
+LEAST_REGRET = 1.0
+#: Draws after which all sets of a size are taken to have been drawn.
+DRAWS = 50
 #: Nodes that an integer programme of one round may take: a measure of work that does not depend on the clock.
 NODES, NODES_JOINT, NODES_REPAIR = 200, 20, 50
-#: Columns of least value of all phases together, where templates serve several.
+#: Columns of least bound of all phases together, where templates serve several.
 NEAR_JOINT = 1_000
 #: Model phases, or instances of several, re-optimised at a time, at first and at most.
 FIRST_SIZE, MOST_SIZE = 3, 5
@@ -47,19 +55,19 @@ FIRST_PRICE, RISE, MOST_PRICE = 10.0, 1.5, 1e4
 NOTHING = 1e-9
 
 
-def search_neighbourhoods(search: SearchContext, value: Floats, share: float = 1.0) -> None:
+def search_neighbourhoods(search: SearchContext, root: Root, share: float = 1.0) -> None:
     """Improve the best allocation, if there is one; deterministic unless time is up.
 
     Args:
         search: What is known; ends where its allocation is good enough, or after its share of the time left.
-        value: float64 (N,), reduced costs or bounds of columns; those of least value take part.
+        root: Bounds over all columns.
         share: Of what a step may take of the time left.
     """
     search.gather()
     if search.allocation is None:
         return
     deadline = time.perf_counter() + share * search.share_of_left()
-    neighbourhoods = _NeighbourhoodSearch(search, value, deadline)
+    neighbourhoods = _NeighbourhoodSearch(search, root, deadline)
     with search.side_by_side(search.lanes) as lanes:
         for base, other in lanes.results(neighbourhoods.drawn(), AHEAD):
             neighbourhoods.keep(base, other)
@@ -72,14 +80,16 @@ class _NeighbourhoodSearch:
     What is drawn depends on results, and these on their order, but neither on how long any of them takes.
     """
 
-    def __init__(self, search: SearchContext, value: Floats, deadline: float) -> None:
+    def __init__(self, search: SearchContext, root: Root, deadline: float) -> None:
         assert search.allocation is not None
         joint = len(search.small.joint) > 0 and not search.small.joint.divided
         self.search, self.limits = search, (NODES_JOINT if joint else NODES, deadline)
-        self.around: _Neighbourhoods = _Instances(search, value) if joint else _Phases(search, value)
+        self.around: _Neighbourhoods = (_Instances if joint else _Phases)(search, root)
         self.rng = np.random.default_rng(search.solve_options.seed)
         self.counts = search.columns.counts(search.allocation)
         self.size, self.idle, self.busy = FIRST_SIZE, 0, 0
+        #: Sets that were drawn from these counts.
+        self.tried: set[bytes] = set()
 
     def drawn(self) -> Iterator[Callable[[], tuple[Ints, _Round | None]] | None]:
         """Neighbourhoods to re-optimise; ``None`` while all that is left is part of others that are."""
@@ -87,10 +97,22 @@ class _NeighbourhoodSearch:
             if self.busy and self.size >= self.around.most(self.counts):
                 yield None
                 continue
+            picked = self._picked()
+            if picked is None:
+                self.size, self.idle = self.size + 1, 0
+                continue
             self.busy += 1
-            picked = self.around.picked(self.counts, self.size, self.rng)
             chosen, fixed = self.around.columns_around(self.counts, picked)
             yield partial(self._optimised, self.counts, chosen, fixed)
+
+    def _picked(self) -> Ints | None:
+        """A set that was not drawn from these counts yet, ``None`` where there seems to be none."""
+        for _ in range(DRAWS):
+            picked = np.sort(self.around.picked(self.counts, self.size, self.rng))
+            if picked.tobytes() not in self.tried:
+                self.tried.add(picked.tobytes())
+                return picked
+        return None
 
     def keep(self, base: Ints, other: _Round | None) -> None:
         """The next result: what it changes in its own base is changed in the best allocation, if that gets cheaper."""
@@ -103,6 +125,7 @@ class _NeighbourhoodSearch:
             self.search.offer(self.search.columns.allocation(counts))
             if self.search.cost < before * (1 - 1e-9):
                 self.counts, self.idle = counts, 0
+                self.tried.clear()
         most = self.around.most(self.counts)
         # A neighbourhood of everything has nothing more to say the second time.
         if self.idle > 2 * most or self.size >= most:
@@ -117,17 +140,17 @@ class _NeighbourhoodSearch:
         return base, _optimised(self.search, chosen, fixed, self.limits)
 
 
-def repair(search: SearchContext, values: Floats, value: Floats) -> None:
+def repair(search: SearchContext, values: Floats, root: Root) -> None:
     """Look for an allocation near a fractional one, if none is known; deterministic unless time is up.
 
     Args:
         search: What is known; templates serve one model phase each.
         values: float64 (N,), instances of every column in fractions.
-        value: float64 (N,), reduced costs or bounds of columns; those of least value take part.
+        root: Bounds over all columns.
     """
     if search.allocation is not None:
         return
-    deadline, around = time.perf_counter() + search.share_of_left(), _Phases(search, value)
+    deadline, around = time.perf_counter() + search.share_of_left(), _Phases(search, root)
     rng, phase = np.random.default_rng(search.solve_options.seed), search.small.pools.phase
     mean, rows = search.bound / len(around.phases), len(shortfall_units(search.small))
     for _ in range(search.limits.repairs):
@@ -163,16 +186,26 @@ class _Neighbourhoods(Protocol):
 class _Phases:
     """All instances of some model phases."""
 
-    def __init__(self, search: SearchContext, value: Floats) -> None:
-        self.columns = search.columns
+    def __init__(self, search: SearchContext, root: Root) -> None:
+        self.columns, self.problem, self.lagrangian = search.columns, search.small, root.lagrangian
         self.phases = np.flatnonzero(search.small.demand > 0)
-        self.near = search.columns.least(value, NEAR)
+        self.near = search.columns.least(root.column_bounds, DEEP * NEAR)
 
     def most(self, counts: Ints) -> int:
         return len(self.phases)
 
     def picked(self, counts: Ints, size: int, rng: np.random.Generator) -> Ints:
-        return rng.permutation(self.phases)[:size]
+        regret = self.regret(counts)[self.phases]
+        odds = regret + LEAST_REGRET * regret.mean()
+        odds = odds / odds.sum() if odds.sum() > 0 else None
+        return rng.choice(self.phases, min(size, len(self.phases)), replace=False, p=odds)
+
+    def regret(self, counts: Ints) -> Floats:
+        """float64 (P,), USD/h: what the instances of a phase weigh above the least that any covering of it does."""
+        if not len(self.lagrangian.whole):
+            return np.zeros(len(self.problem.demand))
+        weight = np.bincount(self.columns.phase, counts * self.lagrangian.weight, len(self.problem.demand))
+        return np.maximum(weight - self.lagrangian.whole, 0.0)
 
     def picked_with(self, lacking: Ints, size: int, rng: np.random.Generator) -> Ints:
         """One of the phases that lack something, if there are any, and others."""
@@ -186,15 +219,26 @@ class _Phases:
         picked = np.sort(picked)
         served, inside = self.columns.served, np.zeros(len(counts), dtype=np.bool_)
         inside[served.column[np.isin(served.phase, picked)]] = True
-        near = (self.near[p] for p in picked)
-        return np.unique(np.concatenate([np.flatnonzero(inside & (counts > 0)), *near])), np.where(inside, 0, counts)
+        fixed, room = np.where(inside, 0, counts), self.problem.availability.astype(np.int64)
+        used = np.flatnonzero(fixed)
+        np.subtract.at(room, self.columns.region[used], self._usage(used) * fixed[used, None])
+        near = (self._fitting(self.near[p], room)[:NEAR] for p in picked)
+        return np.unique(np.concatenate([np.flatnonzero(inside & (counts > 0)), *near])), fixed
+
+    def _usage(self, columns: Ints) -> Ints:
+        """int64 (k, C), nodes of an instance."""
+        return self.problem.usage[self.columns.template[columns]].astype(np.int64)
+
+    def _fitting(self, columns: Ints, room: Ints) -> Ints:
+        """Those of which one instance fits, int64 (R, C) nodes."""
+        return columns[(self._usage(columns) <= room[self.columns.region[columns]]).all(axis=1)]
 
 
 class _Instances:
     """Some instances, and the phases that they serve."""
 
-    def __init__(self, search: SearchContext, value: Floats) -> None:
-        self.columns, self.value = search.columns, value
+    def __init__(self, search: SearchContext, root: Root) -> None:
+        self.columns, self.bounds = search.columns, root.column_bounds
 
     def most(self, counts: Ints) -> int:
         return int(counts.sum())
@@ -210,7 +254,7 @@ class _Instances:
         others = np.zeros(len(counts), dtype=np.bool_)
         others[served.column[~np.isin(served.phase, phases)]] = True
         inside = np.flatnonzero(~others)
-        near = inside[np.argsort(self.value[inside], kind="stable")[:NEAR_JOINT]]
+        near = inside[np.argsort(self.bounds[inside], kind="stable")[:NEAR_JOINT]]
         return np.union1d(near, picked), fixed
 
 

@@ -66,10 +66,10 @@ def prove(search: SearchContext, root: Root, known: Floats | None, early: bool, 
             _choose(search, without_cuts, tight)
         if not search.done() and search.columns_left(root) > search.limits.direct_columns:
             # Where no other bound follows, the back end has most of the time.
-            search_neighbourhoods(search, root.reduced_costs, 1.0 if search.small.adds_up else LOOK)
+            search_neighbourhoods(search, root, 1.0 if search.small.adds_up else LOOK)
     elif not few and not search.done():
         if not search.small.joint.divided:
-            search_neighbourhoods(search, root.reduced_costs, search.limits.share_first)
+            search_neighbourhoods(search, root, search.limits.share_first)
         branch_on_node_counts(search, root)
     if search.open():
         close_gap(search, root, ranking)
@@ -90,10 +90,10 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
             settle_most(search, highest.values(search.columns), 1, SUPPORT)
         if search.allocation is None:
             restricted_master(search, _fractional(search, loose, highest), highest.root.column_bounds, SUPPORT)
-        repair(search, highest.values(search.columns), highest.root.column_bounds)
+        repair(search, highest.values(search.columns), highest.root)
         if not math.isinf(search.target):
             # Its cost says how far the next pass looks.
-            search_neighbourhoods(search, highest.root.column_bounds, LOOK)
+            search_neighbourhoods(search, highest.root, LOOK)
     # What time is left is better spent on an allocation than on a bound that no cost is held against.
     if not fitting or (search.allocation is None and not math.isinf(search.left())):
         return highest
@@ -200,18 +200,18 @@ def _settle_many(search: SearchContext, loose: Highest, tight: Highest, rests: i
     if search.far() or mostly_whole(values):
         settle_most(search, values if few else loose.values(search.columns), rests)
     if search.allocation is None and tight.fits:
-        repair(search, values, root.column_bounds)
+        repair(search, values, root)
     better = search.cost < before or search.far()
     listed = float(values.sum()) < search.limits.most_instances
     close = search.close() and few and listed and not search.small.spared.any()
     if better and search.open():
         # What rests leave above the bound, a few whole phases at a time close sooner than annealing.
-        search_neighbourhoods(search, root.column_bounds, LOOK if close else 1.0)
+        search_neighbourhoods(search, root, LOOK if close else 1.0)
     if close and search.open():
         # So little is left that the proof is what is missing.
         branch(search, root, PROOF)
         if better and search.open():
-            search_neighbourhoods(search, root.column_bounds)
+            search_neighbourhoods(search, root)
 
 
 def _choose_near(search: SearchContext, root: Root) -> None:
@@ -240,4 +240,4 @@ def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
         share = 1.0 if search.far() else SUPPORT
         restricted_master(search, _fractional(search, loose, tight), bounds, share)
         if not search.far():
-            search_neighbourhoods(search, bounds)
+            search_neighbourhoods(search, tight.root)
