@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,10 +23,13 @@ from coralopt.allocation.bounds.coverings import NodeLimit
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search import branching
 from coralopt.allocation.search.context import SearchContext
-from coralopt.solving import SolveOptions
+from coralopt.allocation.search.solve import _root_bound
+from coralopt.solving import SolveOptions, get_backend
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 from coralopt.testing.instances import allocation_instance
+from coralopt.testing.synthetic import synthetic_problem
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 
@@ -36,13 +42,13 @@ def searched(problem: AllocationProblem, limits: SearchLimits, many: int) -> All
 
 
 @settings(max_examples=80, deadline=None)
-@given(problem=allocation_problems(), leaf=st.sampled_from((2, 5)), many=st.sampled_from((2, 4)))
-def test_tree_is_exact(problem: AllocationProblem, leaf: int, many: int) -> None:
-    """With next to nothing handed over at once the tree must branch, and still prove nothing but the optimum."""
+@given(allocation_problems(), st.sampled_from((2, 5, 6_000)), st.sampled_from((0, 1, 5_000)), st.sampled_from((2, 4)))
+def test_tree_is_exact(problem: AllocationProblem, leaf: int, nodes: int, many: int) -> None:
+    """With next to nothing handed over at once, or chosen from in a leaf, the tree must branch, and is still exact."""
     truth = best_by_enumeration(problem)
     if truth is None:
         return
-    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=leaf)
+    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=leaf, leaf_nodes=nodes)
     result = searched(problem, limits, many)
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-6
@@ -115,3 +121,26 @@ def test_ctrl_c_in_a_leaf_ends_the_tree(seed: int, monkeypatch: pytest.MonkeyPat
     assert len(leaves) == 1
     assert result.interrupted
     assert result.bound_usd_h <= result.cost_usd_h
+
+
+@pytest.mark.parametrize("nodes", [0, 5_000])
+def test_a_leaf_that_is_hard_to_choose_from_is_split(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bound alone would end the tree short of the gap; a leaf that is easy ends by itself."""
+    problem = synthetic_problem(max_nodes=3, phases=6, configurations=5, regions=2, supply="scarce", nodes=24, seed=2)
+    options = AllocationSearchOptions(limits=SearchLimits(leaf_nodes=nodes))
+    search = SearchContext(problem, get_backend("highs"), options, EXACT, math.inf)
+    search.reduce(None)
+    search.columns = Columns.of(search.small)
+    root = _root_bound(search)
+    settled: list[int] = []
+    choose = branching._Tree._choose
+
+    def watched(self: branching._Tree, *leaf: Any) -> Any:
+        own, children = choose(self, *leaf)
+        settled.append(len(children))
+        return own, children
+
+    monkeypatch.setattr(branching._Tree, "_choose", watched)
+    branching.branch(search, root)
+    assert search.done()
+    assert bool(sum(settled)) == (nodes == 0)

@@ -217,10 +217,8 @@ class FittingSearch:
 
     def _within_sides(self, members: Ints) -> bool:
         """Whether a covering whose nodes are there satisfies every side constraint."""
-        used = np.zeros(len(self.room))
-        for row, amount in zip(self.row[members], self.amount[members], strict=True):
-            np.add.at(used, row[row >= 0], amount[row >= 0])
-        return self.fits(used)
+        row, amount = self.row[members].ravel(), self.amount[members].ravel()
+        return self.fits(np.bincount(row[row >= 0], amount[row >= 0], len(self.room)).astype(np.float64))
 
     def _searched(self, phase: int, near: WeightedColumns, over: Floats, reach: float) -> Fitting:
         """The same by search over whole coverings."""

@@ -27,7 +27,7 @@ from functools import partial
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import Coverings, NodeLimit, listable
+from coralopt.allocation.bounds.coverings import HAIR, Coverings, NodeLimit, listable
 from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
 from coralopt.allocation.bounds.fitting import FittingPricing, knows_fitting
 from coralopt.allocation.bounds.listing import near_coverings
@@ -161,11 +161,10 @@ class _Tree:
             listed = len(near.chosen)
             coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
         if coverings is not None:
-            return partial(self._choose, coverings, master.state.row_prices(), here, goal)
-        if split is None:
-            return lambda: (here, [])
-        children = []
-        for side in split.sides():
+            # Lists of the children are shorter.
+            listed = np.inf
+        children: list[tuple[float, _Node]] = []
+        for side in () if split is None else split.sides():
             limits, newest = side.within(small, node.limits)
             # Coverings that the child may still use.
             known = tuple(
@@ -175,12 +174,22 @@ class _Tree:
             )
             state = replace(master.state, coverings=known)
             children.append((here, _Node(limits, near.chosen, state, listed, side, master.bound)))
-        return lambda: (np.inf, children)
+        if coverings is not None:
+            return partial(self._choose, coverings, master.state.row_prices(), here, goal, children)
+        return lambda: (np.inf if children else here, children)
 
-    def _choose(self, coverings: Coverings, price: Floats, here: float, goal: float) -> Settled[_Node]:
-        """The same of a node with few coverings, where a better allocation is kept."""
+    def _choose(
+        self, coverings: Coverings, price: Floats, here: float, goal: float, children: list[tuple[float, _Node]]
+    ) -> Settled[_Node]:
+        """The same of a node with few coverings, where a better allocation is kept; what is hard to choose from is split."""
         if time.perf_counter() >= self.deadline:
             # As when Ctrl-C came in the leaf before.
             return here, []
+        nodes = self.search.limits.leaf_nodes if children else self.search.limits.choice_nodes
+        bound = best_choice(self.search, coverings, price, goal, partial(by_tree, nodes=nodes))
         # Whatever is not listed costs at least the goal.
-        return max(here, min(goal, best_choice(self.search, coverings, price, goal, by_tree))), []
+        here = max(here, min(goal, bound))
+        # The best choice is a sum in another order than its allocation's cost.
+        if not children or here >= self.target() * (1 - HAIR):
+            return here, []
+        return np.inf, [(here, child) for _, child in children]

@@ -337,9 +337,9 @@ class SearchContext:
                 "reductions=False, and report the problem"
             )
 
-    def close(self) -> bool:
-        """Whether so little is left between the best allocation and the bound that a proof is what is missing."""
-        return self.bound > self.cost * (1 - CLOSE * self.solve_options.rel_gap)
+    def close(self, gaps: float = CLOSE) -> bool:
+        """Whether so few gaps are left between the best allocation and the bound that a proof is what is missing."""
+        return self.bound > self.cost * (1 - gaps * self.solve_options.rel_gap)
 
     def far(self) -> bool:
         """Whether the best allocation, if there is one, is far from the bound."""

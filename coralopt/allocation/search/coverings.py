@@ -117,12 +117,14 @@ def best_choice(search: SearchContext, coverings: Coverings, price: Floats, targ
     return choice.bound
 
 
-def by_tree(search: SearchContext, coverings: Coverings, price: Floats, target: float) -> Choice:
-    """The compiled tree chooses: best where coverings are many."""
+def by_tree(
+    search: SearchContext, coverings: Coverings, price: Floats, target: float, nodes: int | None = None
+) -> Choice:
+    """The compiled tree chooses, in so many nodes at most: best where coverings are many."""
     limits = ChoiceLimits(
         target,
         0.25 * search.solve_options.rel_gap,
-        search.limits.choice_nodes,
+        search.limits.choice_nodes if nodes is None else nodes,
         min(search.deadline, time.perf_counter() + search.share_of_left()),
     )
     return best_choice_among(coverings, available(search.within_cuts), price, limits, search.small.segments)

@@ -39,7 +39,8 @@ class SearchLimits:
         covering_nodes: Branch-and-bound nodes of the back end that chooses ahead of annealing.
         choice_nodes: Nodes of the tree that chooses after it.
         tree_nodes: Nodes of the branching tree looked at for one target.
-        leaf_coverings: The same in a node of the tree.
+        leaf_coverings: Most coverings that a node of the branching tree may have to be a leaf.
+        leaf_nodes: Nodes of the tree that chooses in a leaf; where these are too few, the leaf is split.
         first_rise: First target of the tree over the root bound where no allocation is known, as a share.
         doublings: How often the slack and the target are doubled where no allocation is found.
         many_instances: From so many instances on, all but those that fractions decide about are settled first.
@@ -74,6 +75,7 @@ class SearchLimits:
     choice_nodes: int = 500_000
     tree_nodes: int = 300
     leaf_coverings: int = 6_000
+    leaf_nodes: int = 5_000
     first_rise: float = 0.01
     doublings: int = 14
     many_instances: int = 45

@@ -28,6 +28,8 @@ FIRST_LOOK = 4
 SUPPORT = 0.5
 #: Share of the time left that the back end has over few columns, before other steps.
 AT_ONCE = 2 / 3
+#: Gaps to prove that a quick look at neighbourhoods may halve, so that the tree ends.
+NARROW = 5.0
 #: From so many instances on, whole coverings say little more than fractions: no cuts count them, no tree comes early.
 FRACTIONS = 200
 #: Share of neighbourhoods ahead of the tree, and of the time left that few columns have; share that the tree has then.
@@ -157,6 +159,8 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     listed, many = count < limits.most_instances, count >= limits.many_instances
     if many:
         _settle_many(search, loose, tight, rests)
+    if listed and not many and search.close(NARROW) and search.open():
+        _close_in(search, root)
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
     if not many and not search.done():
@@ -212,6 +216,13 @@ def _settle_many(search: SearchContext, loose: Highest, tight: Highest, rests: i
         branch(search, root, PROOF)
         if better and search.open():
             search_neighbourhoods(search, root)
+
+
+def _close_in(search: SearchContext, root: Root) -> None:
+    """Where little is left: a lower cost, which makes all lists that follow shorter, and the tree that may end then."""
+    search_neighbourhoods(search, root, LOOK)
+    if search.close(NARROW / 2) and search.open():
+        branch(search, root, PROOF)
 
 
 def _choose_near(search: SearchContext, root: Root) -> None:
