@@ -104,9 +104,14 @@ class Columns:
 
     def usd_h(self, problem: AllocationProblem, counts: Ints) -> float:
         """What so many instances by column cost, nodes at the prices of their classes; unmet demand and transfers apart."""
-        nodes, some = np.zeros(problem.price.shape), np.flatnonzero(counts)
-        np.add.at(nodes, self.region[some], problem.usage[self.template[some]] * counts[some, None].astype(np.float64))
-        return float(self.cost @ counts) + problem.segments.surcharges(nodes.ravel())
+        nodes = self.nodes(problem, counts).ravel().astype(np.float64)
+        return float(self.cost @ counts) + problem.segments.surcharges(nodes)
+
+    def nodes(self, problem: AllocationProblem, counts: Ints) -> Ints:
+        """int64 (R, C), nodes that so many instances by column use."""
+        nodes, some = np.zeros(problem.price.shape, dtype=np.int64), np.flatnonzero(counts)
+        np.add.at(nodes, self.region[some], problem.usage[self.template[some]].astype(np.int64) * counts[some, None])
+        return nodes
 
     def least(self, values: Floats, most: int, among: Bools | None = None) -> list[Ints]:
         """Of every model phase the ``most`` columns of least value, in that order; only those of ``among`` if given."""

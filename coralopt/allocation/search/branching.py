@@ -8,8 +8,8 @@ another at nearly the same price, so limits over all regions raise bounds more. 
 a limit to it, which is a relaxation; the lists at the end of a branch hold the sum. Each node of the tree solves its own
 decomposition (module ``decomposition``), a limit being one more row whose price only that phase pays, and drops the
 columns that have become too dear. A node ends when its bound reaches the target, or when its near coverings (module
-``coverings``) are few enough to hand over to the back end at once. The node of least bound is next, so the least
-bound of the open nodes is a bound on the whole. Two are looked at side by side.
+``coverings``) are few enough to choose from at once (module ``choice``); one that is hard to choose from is split. The
+node of least bound is next, so the least bound of the open nodes is a bound on the whole. Two are looked at side by side.
 
 Limits lose nothing: an optimal allocation whose coverings have no superfluous instance satisfies the limits of one
 child or the other, and whatever replaces one of its coverings within a tree node satisfies the limits as well.

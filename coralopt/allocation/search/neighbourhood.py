@@ -219,19 +219,15 @@ class _Phases:
         picked = np.sort(picked)
         served, inside = self.columns.served, np.zeros(len(counts), dtype=np.bool_)
         inside[served.column[np.isin(served.phase, picked)]] = True
-        fixed, room = np.where(inside, 0, counts), self.problem.availability.astype(np.int64)
-        used = np.flatnonzero(fixed)
-        np.subtract.at(room, self.columns.region[used], self._usage(used) * fixed[used, None])
+        fixed = np.where(inside, 0, counts)
+        room = self.problem.availability - self.columns.nodes(self.problem, fixed)
         near = (self._fitting(self.near[p], room)[:NEAR] for p in picked)
         return np.unique(np.concatenate([np.flatnonzero(inside & (counts > 0)), *near])), fixed
 
-    def _usage(self, columns: Ints) -> Ints:
-        """int64 (k, C), nodes of an instance."""
-        return self.problem.usage[self.columns.template[columns]].astype(np.int64)
-
     def _fitting(self, columns: Ints, room: Ints) -> Ints:
         """Those of which one instance fits, int64 (R, C) nodes."""
-        return columns[(self._usage(columns) <= room[self.columns.region[columns]]).all(axis=1)]
+        usage = self.problem.usage[self.columns.template[columns]]
+        return columns[(usage <= room[self.columns.region[columns]]).all(axis=1)]
 
 
 class _Instances:

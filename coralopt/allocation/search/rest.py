@@ -34,8 +34,7 @@ def rest_of(problem: AllocationProblem, columns: Columns, counts: Ints) -> Alloc
         return None
     used = np.flatnonzero(counts)
     template, region, count = columns.template[used], columns.region[used], counts[used]
-    nodes = np.zeros_like(problem.availability)
-    np.add.at(nodes, region, problem.usage[template].astype(np.int64) * count[:, None])
+    nodes = columns.nodes(problem, counts)
     served = np.bincount(
         columns.phase[used], weights=problem.throughput[template] * count, minlength=len(problem.demand)
     )
