@@ -267,6 +267,13 @@ class AllocationProblem(AttachedProblem[Allocation]):
         return np.full(len(self.throughput), self.penalty) if self.start_penalty is None else self.start_penalty
 
     @cached_property
+    def largest(self) -> Floats:
+        """float64 (P,): tokens/s of the largest instance of each model phase; 0 where there is none."""
+        largest = np.zeros(len(self.demand))
+        np.maximum.at(largest, self.phase, self.throughput)
+        return largest
+
+    @cached_property
     def spared(self) -> Floats:
         """float64 (P,): share of each demand that must be served whichever single instance is lost."""
         share = np.zeros(len(self.demand))

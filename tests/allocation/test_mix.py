@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from coralopt.allocation.bounds.coverings import NodeLimit, available
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.mix import KnownMaster
-from coralopt.allocation.bounds.mix_kernel import cheapest_mix, value_within
+from coralopt.allocation.bounds.mix_kernel import Until, cheapest_mix, value_within
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
@@ -55,7 +55,12 @@ def test_mix_is_the_optimum_of_its_programme(seed: int, phases: int, many: int, 
     row = np.where(phase == 0, rng.integers(-3, 4, len(phase)), 0).astype(float)
     most = float(rng.integers(-3, 4))
     more = least_value(cost, phase, np.hstack([use, row[:, None]]), np.append(room, most), np.append(over, 1e3))
-    assert value_within(mix, row, most, 1e3) == pytest.approx(more, rel=1e-7, abs=1e-6)
+    assert value_within(mix, row, most, 1e3, Until(np.inf, 1_000)) == pytest.approx(more, rel=1e-7, abs=1e-6)
+    enough = value + 30 * rng.random()
+    assert min(enough, more) - 1e-6 <= value_within(mix, row, most, 1e3, Until(enough, 1_000)) <= more + 1e-6
+    few = [value_within(mix, row, most, 1e3, Until(np.inf, pivots)) for pivots in range(4)]
+    assert few[0] == pytest.approx(value, rel=1e-7, abs=1e-6)
+    assert (np.diff([*few, more]) >= -1e-6).all()
 
 
 @settings(max_examples=200, deadline=None)

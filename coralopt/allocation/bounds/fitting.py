@@ -24,6 +24,7 @@ import numpy as np
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, listable, side_adds
 from coralopt.allocation.bounds.cuts import CutRows, SupplyCut
 from coralopt.allocation.bounds.decomposition import MasterState
+from coralopt.allocation.bounds.known import KnownCoverings, serving
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, grid_steps
 from coralopt.allocation.bounds.parts import PartPrices, PartRange, RegionParts
 from coralopt.allocation.bounds.pricing import GRID, Covering, Multipliers, PricedCoverings, PricingProblem
@@ -32,7 +33,7 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.machine import cores
-from coralopt.types import Floats, Ints
+from coralopt.types import Bools, Floats, Ints
 
 #: First distance from the covering knapsack's weight that is looked at, as a share of the bound, its growth, and its end.
 FIRST, GROWTH, LAST = 1e-4, 3.0, 0.03
@@ -72,6 +73,22 @@ class Fitting:
     coverings: tuple[Ints, ...]
 
 
+@dataclass(frozen=True)
+class Look:
+    """How far above a covering knapsack's weight coverings that fit are looked for.
+
+    Attributes:
+        reach: USD/h, at first.
+        ceiling: USD/h that a covering weighs which is known to fit; may be infinite.
+    """
+
+    reach: float = 0.0
+    ceiling: float = np.inf
+
+
+ANYWHERE = Look()
+
+
 def knows_fitting(problem: AllocationProblem) -> bool:
     """Whether coverings of single phases that fit are all there is to search for."""
     return listable(problem) and not (problem.surviving.any() or problem.unmet_groups())
@@ -100,8 +117,7 @@ class FittingSearch:
     ) -> None:
         self.problem, self.columns, self.chosen = problem, columns, chosen
         self.limits, self.effort = limits, effort
-        #: Phase -> coverings that fit: positions of instances, how many of each, and what the whole adds to the cuts.
-        self._known: dict[int, list[tuple[Ints, Ints, Floats]]] = {}
+        self._known = KnownCoverings(problem, columns, chosen)
         self.parts = RegionParts(problem, columns, chosen, limits, good) if RegionParts.known(problem) else None
         sides, cells = open_constraints(problem), problem.price.size
         cuts = [(k, cut) for k, cut in enumerate(sides) if isinstance(cut, SupplyCut) and self.parts is not None]
@@ -140,21 +156,30 @@ class FittingSearch:
         price = side_prices[self.cut_rows - self.problem.price.size]
         return PartPrices(weight, self.cuts, price, self.cut_adds @ price)
 
-    def as_whole(self, covering: Covering) -> Covering:
-        """A covering that counts as a whole in cuts, where coverings are parts of regions."""
-        if not len(self.cut_rows):
-            return covering
-        use = covering.use.copy()
-        use[self.cut_rows] = self.cuts.added(use[: self.problem.price.size])
-        return replace(covering, use=use)
+    def as_whole(self, coverings: Sequence[Covering]) -> list[Covering]:
+        """Coverings that count as a whole in cuts, where coverings are parts of regions."""
+        if not len(self.cut_rows) or not coverings:
+            return list(coverings)
+        use = np.array([covering.use for covering in coverings])
+        added = self._added(use)
+        other = (use[:, self.cut_rows] != added).any(axis=1)
+        use[:, self.cut_rows] = added
+        return [
+            replace(covering, use=whole) if changes else covering
+            for covering, whole, changes in zip(coverings, use, other.tolist(), strict=True)
+        ]
 
-    def pays_no_more(self, covering: Covering) -> bool:
-        """Whether a covering adds as a whole to every cut what it says."""
-        added = self.cuts.added(covering.use[: self.problem.price.size])
-        return bool((added <= covering.use[self.cut_rows] + HAIR).all())
+    def as_good(self, use: Floats) -> Bools:
+        """bool (n,): which coverings fit and add as a whole to every cut what they say, float64 (n, R * C + S)."""
+        honest = (self._added(use) <= use[:, self.cut_rows] + HAIR).all(axis=1)
+        return np.asarray(self.fits(use) & honest)
+
+    def _added(self, use: Floats) -> Floats:
+        """float64 (n, K): what coverings add to the cuts as a whole."""
+        return self.cuts.added(use[:, : self.problem.price.size])
 
     def lightest(
-        self, phase: int, near: WeightedColumns, over: Floats, prices: PartPrices, reach: float = 0.0
+        self, phase: int, near: WeightedColumns, over: Floats, prices: PartPrices, look: Look = ANYWHERE
     ) -> Fitting:
         """The lightest coverings of a phase that fit.
 
@@ -166,18 +191,17 @@ class FittingSearch:
             near: The columns that take part and their weights, tables and least weights of all phases.
             over: float64 (k,), USD/h; how far above the bound every column lifts it.
             prices: What parts of regions weigh.
-            reach: USD/h; how far above is looked at first.
+            look: How far above is looked.
         """
         if self.parts is None:
-            return self._searched(phase, near, over, reach)
+            return self._searched(phase, near, over, look.reach)
         floor = float(near.whole[phase])
-        ceiling = self._ceiling(phase, prices)
-        within = PartRange(near.least[phase][0], floor, ceiling, self.effort.grid, self.effort.most)
+        within = PartRange(near.least[phase][0], floor, look.ceiling, self.effort.grid, self.effort.most)
         known = self.parts.lightest(phase, prices, within)
         least = max(floor, known.weight)
         if np.isinf(least) or (known.members and self._within_sides(known.members[0])):
             return Fitting(least, tuple(some for some in known.members if self._within_sides(some)))
-        searched = self._searched(phase, near, over, reach)
+        searched = self._searched(phase, near, over, look.reach)
         return Fitting(max(least, searched.least), searched.coverings or known.members)
 
     def lightest_of_each(
@@ -189,36 +213,21 @@ class FittingSearch:
         reach: Mapping[int, float],
     ) -> list[Fitting]:
         """The same of several phases at a time; ``reach`` by phase, 0 for others."""
+        ceilings = self._known.lightest(prices.weight - prices.of_cuts, prices.price)
+        looks = [Look(reach.get(p, 0.0), float(ceilings[p])) for p in phases]
         # Compiled code lets other threads run, and phases share nothing: what comes out does not depend on threads.
         with ThreadPoolExecutor(cores()) as threads:
-            return list(threads.map(lambda p: self.lightest(p, near, over, prices, reach.get(p, 0.0)), phases))
+            return list(threads.map(lambda p, look: self.lightest(p, near, over, prices, look), phases, looks))
 
-    def know(self, covering: Covering) -> None:
-        """Remember a covering that fits: none that is heavier need be looked for, if it serves the demand."""
-        columns = np.array([column for column, _ in covering.members], dtype=np.int64)
-        counts = np.array([count for _, count in covering.members], dtype=np.int64)
-        if not _serves(self.problem, self.columns, covering):
-            return
-        place = np.minimum(np.searchsorted(self.chosen, columns), len(self.chosen) - 1)
-        if (self.chosen[place] == columns).all():
-            cuts = self.cuts.added(covering.use[: self.problem.price.size])
-            self._known.setdefault(covering.phase, []).append((place, counts, cuts))
-
-    def _ceiling(self, phase: int, prices: PartPrices) -> float:
-        """USD/h, what the lightest known covering of a phase weighs."""
-        weight = prices.weight - prices.of_cuts
-        return min(
-            (
-                float(weight[place] @ counts + added @ prices.price)
-                for place, counts, added in self._known.get(phase, ())
-            ),
-            default=np.inf,
-        )
+    def know(self, coverings: Sequence[Covering]) -> None:
+        """Remember coverings that fit: none that is heavier need be looked for, of those that serve their demand."""
+        if coverings:
+            self._known.add(coverings, self._added(np.array([covering.use for covering in coverings])))
 
     def _within_sides(self, members: Ints) -> bool:
         """Whether a covering whose nodes are there satisfies every side constraint."""
         row, amount = self.row[members].ravel(), self.amount[members].ravel()
-        return self.fits(np.bincount(row[row >= 0], amount[row >= 0], len(self.room)).astype(np.float64))
+        return bool(self.fits(np.bincount(row[row >= 0], amount[row >= 0], len(self.room)).astype(np.float64)))
 
     def _searched(self, phase: int, near: WeightedColumns, over: Floats, reach: float) -> Fitting:
         """The same by search over whole coverings."""
@@ -253,8 +262,8 @@ class FittingSearch:
                 return Fitting(max(floor, least), tuple(mine[some[some >= 0]] for some in members[:number]))
             reach *= GROWTH
 
-    def fits(self, use: Floats) -> bool:
-        """Whether that much of nodes and side constraints is there, float64 (R * C + S,)."""
+    def fits(self, use: Floats) -> Bools:
+        """bool (...,): whether that much of nodes and side constraints is there, float64 (..., R * C + S)."""
         return _fits(use, self.room)
 
 
@@ -293,18 +302,18 @@ class FittingPricing(PricingProblem):
 
     def started(self, state: MasterState) -> MasterState:
         """What a decomposition begins with: the hard phases are known, of the others only coverings that fit stay."""
-        fitting = [item for item in state.coverings if self.search.fits(item.use)]
+        fits = self.search.fits(np.array([item.use for item in state.coverings])) if state.coverings else ()
+        fitting = [item for item, there in zip(state.coverings, fits, strict=True) if there]
+        self.search.know(fitting)
         self.hard = set()
-        for item in fitting:
-            self.search.know(item)
         start = Multipliers(state.row_prices(), state.prices_of(self.limits))
         answer = self.coverings(start)
-        for covering in () if answer is None else answer.coverings:
-            if not self.search.fits(covering.use):
-                self.hard.add(covering.phase)
+        if answer is not None:
+            fits = self.search.fits(np.array([covering.use for covering in answer.coverings]))
+            self.hard = {covering.phase for covering, there in zip(answer.coverings, fits, strict=True) if not there}
         self.first = None if self.hard or answer is None else (start, answer)
         fitting += [item for item in state.coverings if item.phase in self.hard]
-        return replace(state, coverings=tuple(self.search.as_whole(item) for item in fitting))
+        return replace(state, coverings=tuple(self.search.as_whole(fitting)))
 
     def coverings(self, multipliers: Multipliers) -> PricedCoverings | None:
         """The bound at these prices and light coverings of every phase that fit.
@@ -319,10 +328,10 @@ class FittingPricing(PricingProblem):
         bounds = self.column_bounds(answer)
         near = WeightedColumns(self.chosen, answer.weight, answer.least, answer.whole)
         prices = self.search.part_prices(near.weight, answer.side_prices)
-        whole, light, heavier = answer.whole.copy(), list[Covering](), list[Covering]()
-        for covering in answer.coverings:
-            hard, fits = covering.phase in self.hard, self.search.fits(covering.use)
-            (light if hard or (fits and self.search.pays_no_more(covering)) else heavier).append(covering)
+        whole, light, heavier, better = answer.whole.copy(), list[Covering](), list[Covering](), list[Covering]()
+        good = self.search.as_good(np.array([covering.use for covering in answer.coverings]))
+        for covering, enough in zip(answer.coverings, good.tolist(), strict=True):
+            (light if enough or covering.phase in self.hard else heavier).append(covering)
         phases, over = [covering.phase for covering in heavier], bounds - answer.bound
         lightest = self.search.lightest_of_each(phases, near, over, prices, self.reach)
         for covering, fitting in zip(heavier, lightest, strict=True):
@@ -333,26 +342,20 @@ class FittingPricing(PricingProblem):
             self.reach[p] = fitting.least - float(answer.whole[p])
             for some in fitting.coverings:
                 columns, counts = np.unique(some, return_counts=True)
-                known = self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True)))
-                light.append(self.search.as_whole(known))
-                self.search.know(known)
+                better.append(self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True))))
             if not fitting.coverings:
                 # Nothing better is known; in fractions it may fit beside others.
                 light.append(covering)
+        light += self.search.as_whole(better)
+        self.search.know(better)
         gained = float((whole - answer.whole).sum())
         bound = answer.bound + gained - 1e-9 * abs(gained)
         return replace(answer, bound=bound, whole=whole, coverings=light)
 
 
-def _fits(use: Floats, room: Floats) -> bool:
-    """Whether that much of the first rows is there."""
-    return bool((use <= room[: len(use)] * (1 + HAIR) + HAIR).all())
-
-
-def _serves(problem: AllocationProblem, columns: Columns, covering: Covering) -> bool:
-    """Whether a covering serves its phase's demand: those made on a rounded grid may miss it."""
-    served = sum(count * float(problem.throughput[columns.template[column]]) for column, count in covering.members)
-    return served >= float(problem.demand[covering.phase])
+def _fits(use: Floats, room: Floats) -> Bools:
+    """bool (...,): whether that much of the first rows is there, float64 (..., n)."""
+    return np.asarray((use <= room[: use.shape[-1]] * (1 + HAIR) + HAIR).all(axis=-1))
 
 
 def _ceilings(
@@ -391,7 +394,10 @@ def with_fitting(
         return lagrangian
     end = np.full(len(problem.demand), LAST * float(lagrangian.whole.sum()))
     room = available(problem)
-    known = [item for item in state.coverings if _fits(item.use, room) and _serves(problem, columns, item)]
+    known = [item for item in state.coverings if _fits(item.use, room)]
+    known = (
+        [item for item, serves in zip(known, serving(problem, columns, known), strict=True) if serves] if known else []
+    )
     if RegionParts.known(problem):
         # What weighs more than a covering that fits need not be looked at; of some phases none is known.
         end = _ceilings(problem, lagrangian, known, state) - lagrangian.whole
@@ -400,8 +406,7 @@ def with_fitting(
     # What uses any other column weighs more than this.
     most = lagrangian.whole + over
     search = FittingSearch(problem, columns, chosen, effort=effort, good=good)
-    for item in known:
-        search.know(item)
+    search.know(known)
     near = WeightedColumns(chosen, lagrangian.weight[chosen], lagrangian.least, lagrangian.whole)
     side_prices = state.row_prices()[problem.price.size :]
     if any(item.sense == "least" for item in open_constraints(problem)):

@@ -270,7 +270,6 @@ def grid_steps(throughput: Floats, demand: Floats | float, grid: int) -> Ints:
 
 def grid_for(problem: AllocationProblem, least: int) -> int:
     """Steps of a grid on which even many instances lose little by rounding up: 2,000 a large instance, to a million."""
-    largest = np.zeros(len(problem.demand))
-    np.maximum.at(largest, problem.phase, problem.throughput)
-    count = (problem.demand[largest > 0] / largest[largest > 0]).max(initial=1.0)
+    served = problem.largest > 0
+    count = (problem.demand[served] / problem.largest[served]).max(initial=1.0)
     return int(min(max(least, 2_000 * count), 1_000_000))

@@ -26,12 +26,16 @@ class KnownMaster:
         use: float64 (K, R * C + S), what they use; 0 for such columns.
         mix: The basis.
         dearest: USD/h, what one node more than is there costs in it, or than a limit allows.
+        enough: USD/h that a limit costs more from which on a lower bound of it will do.
+        pivots: Of the simplex method after which a lower bound will do.
     """
 
     phase: Ints
     use: Floats
     mix: Mix
     dearest: float
+    enough: float = np.inf
+    pivots: int = 1_000
 
     @staticmethod
     def of(
@@ -91,6 +95,7 @@ class KnownMaster:
         return np.where(self.phase == phase, self.use[:, list(cells)].sum(axis=1), 0.0)
 
     def _more(self, use: Floats, most: float) -> float:
-        from coralopt.allocation.bounds.mix_kernel import value_within
+        from coralopt.allocation.bounds.mix_kernel import Until, value_within
 
-        return value_within(self.mix, use, float(most), self.dearest) - self.mix.value
+        until = Until(self.mix.value + self.enough, self.pivots)
+        return value_within(self.mix, use, float(most), self.dearest, until) - self.mix.value

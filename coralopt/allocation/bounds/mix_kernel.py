@@ -94,47 +94,119 @@ def cheapest_mix(cost: Floats, phase: Ints, use: Floats, room: Floats, over: Flo
     return Mix(table, basis, over)
 
 
+class Until(NamedTuple):
+    """Where the dual simplex method ends: what it has reached by then is a lower bound.
+
+    Attributes:
+        cost: From which on it is enough.
+        pivots: At most.
+    """
+
+    cost: float
+    pivots: int
+
+
+class _Pivots(NamedTuple):
+    """Pivots since a table was up to date.
+
+    Attributes:
+        row: float64 (n, w), the row that each divided.
+        shares: float64 (n, h), how much of it was taken from every other row.
+        out: int64 (n,), which row it is.
+    """
+
+    row: Floats
+    shares: Floats
+    out: Ints
+
+
 @compiled(nogil=True)
-def value_within(mix: Mix, use: Floats, room: float, over: float) -> float:
-    """The least cost with one more row, by the dual simplex method.
+def value_within(mix: Mix, use: Floats, room: float, over: float, until: Until) -> float:
+    """The least cost with one more row, by the dual simplex method, which only raises it.
+
+    Few pivots do, so the table stays as it is: its rows and columns are brought up to date when they are looked at.
 
     Args:
         mix: The optimal basis without it.
         use: float64 (K,), what coverings use of it.
         room: How much there is.
         over: What one more costs.
+        until: Where it ends.
     """
     old, known = mix.table, len(use)
-    rows = len(mix.over)
-    table, basis = np.zeros((old.shape[0] + 1, old.shape[1] + 1)), np.append(mix.basis, -1)
-    table[:-1, :-1] = old
-    overs = np.append(mix.over, over)
-    last = table[-1]
+    height, width = old.shape
+    overs, last = np.append(mix.over, over), np.zeros(width + 1)
     last[0], last[1 : 1 + known], last[-1] = room, use, 1.0
-    for r in range(1, len(basis) - 1):
-        if basis[r] >= 0 and use[basis[r]] != 0.0:
-            last -= use[basis[r]] * table[r]
-    for _ in range(MOST * (known + rows)):
-        out, least = -1, -TINY
-        for r in range(1, len(table)):
-            if table[r, 0] < least:
-                out, least = r, table[r, 0]
-        if out < 0:
+    for r in range(1, height):
+        if mix.basis[r] >= 0 and use[mix.basis[r]] != 0.0:
+            last[:-1] -= use[mix.basis[r]] * old[r]
+    # The right-hand side, and reduced costs, are always up to date.
+    left, reduced = np.append(old[:, 0], last[0]), np.append(old[0], 0.0)
+    # Steepest rows are nearly known from weights (devex pricing); the least entry needs three times as many pivots.
+    most, weights = until.pivots, np.ones(height + 1)
+    pivots = _Pivots(np.empty((most, width + 1)), np.empty((most, height + 1)), np.empty(most, dtype=np.int64))
+    for count in range(most):
+        out, steepest = -1, 0.0
+        for r in range(1, len(left)):
+            if left[r] < -TINY and left[r] ** 2 > steepest * weights[r]:
+                out, steepest = r, left[r] ** 2 / weights[r]
+        if out < 0 or -reduced[0] >= until.cost:
             break
+        row = _row_now(old, last, pivots, count, out)
         # Exceeding a row is what is left of it with the other sign.
-        column, sign, reduced, ratio = -1, 1.0, 0.0, np.inf
-        for k in range(1, table.shape[1]):
-            entry, price = table[out, k], max(table[0, k], 0.0)
-            if entry < -TINY and price < -entry * ratio:
-                column, sign, reduced, ratio = k, 1.0, table[0, k], price / -entry
-            elif k > known and entry > TINY:
-                price = max(overs[k - 1 - known] - table[0, k], 0.0)
-                if price < entry * ratio:
-                    column, sign, reduced, ratio = k, -1.0, overs[k - 1 - known] - table[0, k], price / entry
+        column, sign, price, ratio = -1, 1.0, 0.0, np.inf
+        for k in range(1, len(row)):
+            dear = max(reduced[k], 0.0)
+            if row[k] < -TINY and dear < -row[k] * ratio:
+                column, sign, price, ratio = k, 1.0, reduced[k], dear / -row[k]
+            elif k > known and row[k] > TINY:
+                dear = max(overs[k - 1 - known] - reduced[k], 0.0)
+                if dear < row[k] * ratio:
+                    column, sign, price, ratio = k, -1.0, overs[k - 1 - known] - reduced[k], dear / row[k]
         if column < 0:
             return np.inf
-        _pivot(table, basis, known, out, column, sign, reduced)
-    return float(-table[0, 0])
+        shares = sign * _column_now(old, last, pivots, count, column)
+        pivot, weight = sign * row[column], weights[out]
+        for r in range(1, len(weights)):
+            weights[r] = max(weights[r], (shares[r] / pivot) ** 2 * weight)
+        weights[out] = max(weight / pivot**2, 1.0)
+        row /= pivot
+        shares[0] = price
+        left -= shares * row[0]
+        left[out] = row[0]
+        reduced -= price * row
+        pivots.row[count], pivots.shares[count], pivots.out[count] = row, shares, out
+    return float(-reduced[0])
+
+
+@njit(cache=True, nogil=True)
+def _row_now(old: Floats, last: Floats, pivots: _Pivots, count: int, r: int) -> Floats:
+    """Row ``r`` of a table with one more row after so many pivots."""
+    row = last.copy()
+    if r < len(old):
+        row[:-1], row[-1] = old[r], 0.0
+    for p in range(count):
+        if pivots.out[p] == r:
+            row[:] = pivots.row[p]
+        elif pivots.shares[p, r] != 0.0:
+            row -= pivots.shares[p, r] * pivots.row[p]
+    return row
+
+
+@njit(cache=True, nogil=True)
+def _column_now(old: Floats, last: Floats, pivots: _Pivots, count: int, k: int) -> Floats:
+    """Column ``k`` of the same."""
+    height, width = old.shape
+    column = np.zeros(height + 1)
+    column[-1] = last[k]
+    if k < width:
+        column[:-1] = old[:, k]
+    for p in range(count):
+        entry = pivots.row[p, k]
+        if entry != 0.0:
+            column -= pivots.shares[p] * entry
+        column[pivots.out[p]] = entry
+    return column
 
 
 @njit(cache=True, nogil=True)

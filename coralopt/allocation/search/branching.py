@@ -125,10 +125,12 @@ class _Tree:
         """A bound on what is settled in a node of bound ``least``, infinite where nothing is, and its children."""
         search = self.search
         small, columns = search.within_cuts, search.columns
-        pricing, state = PricingProblem(small, columns, node.alive, node.limits), node.state
+        pricing: PricingProblem
         if knows_fitting(small):
             pricing = FittingPricing(small, columns, node.alive, node.limits)
-            state = pricing.started(state)
+            state = pricing.started(node.state)
+        else:
+            pricing, state = PricingProblem(small, columns, node.alive, node.limits), node.state
         master = best_prices(pricing, state, search.lp_solver, self.deadline, enough=goal)
         here = max(least, master.bound)
         if time.perf_counter() >= self.deadline:

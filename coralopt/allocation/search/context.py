@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -190,7 +191,7 @@ class SearchContext:
         # A hair above: what is proven up to the target proves the gap only there.
         return replace(self.near, most=most, reach=self.worth_proving() * (1 + 1e-9))
 
-    @property
+    @cached_property
     def lp_solver(self) -> Backend:
         """A back end with LP duals and no size limit."""
         able = Capability.LP_DUALS in self.backend.capabilities and self.backend.probe().size_limit is None

@@ -8,9 +8,8 @@ more than over all coverings, and less than a bound that knows which coverings f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +25,8 @@ CANDIDATES = 24
 #: From so many regions on nodes are counted over all of them, too. In fewer, limits of one region say more: coverings that
 #: fit hold each cell to what it may be, the sum of several only in prices.
 MANY_REGIONS = 4
+#: Of the simplex method, for one child: where many regions tie, it needs hundreds.
+PIVOTS = 80
 #: Least share of the way to the target that counts: one child that gains nothing must not make the other one worthless.
 LEAST = 1e-5
 
@@ -101,6 +102,8 @@ def best_split(
         slack: USD/h from its bound to the target.
     """
     known = KnownMaster.of(problem, limits, master.state.coverings, master.state.capacity_prices)
+    # What lifts more than the slack is no better for it, and where pivots are many they lift little.
+    known = replace(known, enough=slack, pivots=PIVOTS)
 
     def share(side: Side) -> float:
         rise = rises.mean(side)
@@ -109,8 +112,17 @@ def best_split(
             rise = costs(side.phase, side.cells, side.nodes)
         return min(max(rise / slack, LEAST), 1.0)
 
-    splits = _splits(problem, limits, master)
-    return max(splits, key=lambda split: math.prod(share(side) for side in split.sides()), default=None)
+    best, highest = None, 0.0
+    for split in _splits(problem, limits, master):
+        product = 1.0
+        for side in split.sides():
+            if product <= highest:
+                # Whatever the other side lifts, this split is no better.
+                break
+            product *= share(side)
+        if product > highest:
+            best, highest = split, product
+    return best
 
 
 def _splits(problem: AllocationProblem, limits: Sequence[NodeLimit], master: Decomposition) -> list[Split]:
