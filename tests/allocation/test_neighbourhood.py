@@ -12,7 +12,7 @@ from coralopt.allocation import AllocationProblem, AllocationSearchOptions, solv
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search import neighbourhood
 from coralopt.allocation.search.context import Root, SearchContext
-from coralopt.allocation.search.neighbourhood import _NeighbourhoodSearch, _Phases
+from coralopt.allocation.search.neighbourhood import NeighbourhoodSearch, _Phases
 from coralopt.allocation.search.solve import _root_bound
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions, get_backend
@@ -74,7 +74,9 @@ def test_every_set_is_drawn_once_and_what_takes_part_fits(seed: int, monkeypatch
         sets.append((chosen, fixed))
 
     monkeypatch.setattr(neighbourhood, "_optimised", in_vain)
-    drawn = _NeighbourhoodSearch(search, root, math.inf)
+    drawn = NeighbourhoodSearch(search, root)
+    assert search.allocation is not None
+    drawn.counts = search.columns.counts(search.allocation)
     for work in drawn.drawn():
         assert work is not None
         drawn.keep(*work())

@@ -340,13 +340,13 @@ class FittingPricing(PricingProblem):
                 return None
             whole[p] = fitting.least
             self.reach[p] = fitting.least - float(answer.whole[p])
+            own = []
             for some in fitting.coverings:
                 columns, counts = np.unique(some, return_counts=True)
-                better.append(self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True))))
-            if not fitting.coverings:
-                # Nothing better is known; in fractions it may fit beside others.
-                light.append(covering)
-        light += self.search.as_whole(better)
+                own.append(self._covering(p, dict(zip(columns.tolist(), counts.tolist(), strict=True))))
+            # Where nothing better is known, in fractions it may fit beside others.
+            light += self.search.as_whole(own) or [covering]
+            better += own
         self.search.know(better)
         gained = float((whole - answer.whole).sum())
         bound = answer.bound + gained - 1e-9 * abs(gained)

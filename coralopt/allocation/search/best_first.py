@@ -19,49 +19,51 @@ Settled = tuple[float, Iterable[tuple[float, Node]]]
 Look = Callable[[float, Node], Callable[[], Callable[[], Settled[Node]]]]
 
 
-def best_first(
-    bound: float,
-    root: Node,
-    look: Look[Node],
-    goes_on: Callable[[float], bool],
-    most: int,
-    lanes: Lanes,
-    ahead: int = 1,
-) -> float:
-    """The least bound of all that is settled or still open.
-
-    Args:
-        bound: What everything in the root costs at least.
-        root: The first node.
-        look: Called with the bound of a node and the node.
-        goes_on: Whether the tree goes on, given the least bound of its open nodes.
-        most: Nodes looked at.
-        lanes: Who does the pieces.
-        ahead: Nodes that are begun before the first of them is known: those of least bound then, whoever does them.
-    """
-    tree = _Open([(bound, 0, root)])
-    for age, settle in lanes.results(tree.pieces(look, goes_on, most), ahead):
-        own, children = settle()
-        del tree.begun[age]
-        tree.settled = min(tree.settled, own)
-        for child_bound, child in children:
-            heapq.heappush(tree.heap, (child_bound, next(tree.ages), child))
-    return min(tree.settled, tree.least())
-
-
 @dataclass(eq=False)
-class _Open(Generic[Node]):
-    """The open nodes, and by age the bounds of those that are looked at."""
+class OpenNodes(Generic[Node]):
+    """A tree as far as it is known: its open nodes, and by age the bounds of those that are looked at.
+
+    Attributes:
+        heap: (bound, age, node) of the open ones.
+        begun: Age -> bound of those that are looked at.
+        settled: Least bound of all that is settled.
+    """
 
     heap: list[tuple[float, int, Node]]
-    ages: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     begun: dict[int, float] = field(default_factory=dict)
     settled: float = math.inf
+    ages: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @staticmethod
+    def of(bound: float, root: Node) -> OpenNodes[Node]:
+        """A tree of which only the root is known, and what everything in it costs at least."""
+        return OpenNodes([(bound, 0, root)])
 
     def least(self) -> float:
+        """The least bound of the open nodes."""
         return min([*self.begun.values(), *(node[0] for node in self.heap[:1])], default=math.inf)
 
-    def pieces(
+    def search(
+        self, look: Look[Node], goes_on: Callable[[float], bool], most: int, lanes: Lanes, ahead: int = 1
+    ) -> float:
+        """The least bound of all that is settled or still open, once the tree ends or goes no further for now.
+
+        Args:
+            look: Called with the bound of a node and the node.
+            goes_on: Whether the tree goes on, given the least bound of its open nodes.
+            most: Nodes looked at.
+            lanes: Who does the pieces.
+            ahead: Nodes that are begun before the first of them is known: those of least bound then, whoever does them.
+        """
+        for age, settle in lanes.results(self._pieces(look, goes_on, most), ahead):
+            own, children = settle()
+            del self.begun[age]
+            self.settled = min(self.settled, own)
+            for child_bound, child in children:
+                heapq.heappush(self.heap, (child_bound, next(self.ages), child))
+        return min(self.settled, self.least())
+
+    def _pieces(
         self, look: Look[Node], goes_on: Callable[[float], bool], most: int
     ) -> Iterator[Callable[[], tuple[int, Callable[[], Settled[Node]]]] | None]:
         """The nodes of least bound; ``None`` while the only ones left are children of nodes that are looked at."""

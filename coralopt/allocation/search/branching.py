@@ -11,6 +11,9 @@ columns that have become too dear. A node ends when its bound reaches the target
 ``coverings``) are few enough to choose from at once (module ``choice``); one that is hard to choose from is split. The
 node of least bound is next, so the least bound of the open nodes is a bound on the whole. Two are looked at side by side.
 
+A tree may run in several goes, with steps in between that lower the cost. Its nodes bring coverings that fit beside each
+other, since limits keep phases off each other's nodes: after a go the best choice among all of them is looked for, too.
+
 Limits lose nothing: an optimal allocation whose coverings have no superfluous instance satisfies the limits of one
 child or the other, and whatever replaces one of its coverings within a tree node satisfies the limits as well.
 
@@ -20,8 +23,9 @@ on every allocation that uses the given columns, at most t.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,15 +35,17 @@ from coralopt.allocation.bounds.coverings import HAIR, Coverings, NodeLimit, lis
 from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
 from coralopt.allocation.bounds.fitting import FittingPricing, knows_fitting
 from coralopt.allocation.bounds.listing import near_coverings
-from coralopt.allocation.bounds.pricing import PricingProblem
-from coralopt.allocation.search.best_first import Settled, best_first
+from coralopt.allocation.bounds.pricing import Covering, PricingProblem
+from coralopt.allocation.search.best_first import OpenNodes, Settled
 from coralopt.allocation.search.context import Root, SearchContext
-from coralopt.allocation.search.coverings import best_choice, by_tree
+from coralopt.allocation.search.coverings import best_choice, by_backend, by_tree, choose_among
 from coralopt.allocation.search.splitting import Rises, Side, best_split
 from coralopt.types import Floats, Ints
 
 #: Nodes that are looked at side by side.
 AHEAD = 2
+#: How many more coverings are chosen among again, and how long that takes, as a share of the tree's time.
+GROWN, CHOICE = 1.5, 0.4
 #: Coverings are listed again once so large a share of the columns is left that they were too many with.
 FEWER = 0.5
 
@@ -57,25 +63,50 @@ class _Node:
 
 
 def branch(search: SearchContext, root: Root, share: float | None = None) -> None:
-    """A tree below a target, which is raised until an allocation within the gap is found.
+    """One go of a tree; see :class:`Branching`."""
+    Branching(search, root).go(share)
+
+
+class Branching:
+    """A tree below a target, which is raised until an allocation within the gap is found, in one go or several.
 
     Args:
         search: What is known; better allocations and bounds are kept.
         root: The bounds over all columns.
-        share: Of the time left that a tree may take; ``None`` is that of any step.
     """
-    lagrangian, rise = root.lagrangian, search.limits.first_rise
-    for _ in range(search.limits.doublings):
-        if not search.open() or search.left() == 0:
-            break
-        seconds = search.share_of_left() if share is None else share * search.left()
-        tree = _Tree(search, root, lagrangian.bound + rise * abs(lagrangian.bound), seconds)
-        bound = tree.bound()
-        search.raise_bound(bound)
-        search.lap("branching")
-        if bound < tree.target():
-            break
-        rise *= 2
+
+    def __init__(self, search: SearchContext, root: Root) -> None:
+        self.search, self.root, self.rise = search, root, search.limits.first_rise
+        self.tree: _Tree | None = None
+        #: Coverings of the tree that were chosen among last.
+        self.chosen_among = 0
+
+    def go(self, share: float | None = None) -> None:
+        """Go on from where the last go ended.
+
+        Args:
+            share: Of the time left that the tree may take; ``None`` is that of any step.
+        """
+        search, lagrangian = self.search, self.root.lagrangian
+        for _ in range(search.limits.doublings):
+            if not search.open() or search.left() == 0:
+                break
+            if self.tree is None:
+                self.tree, self.chosen_among = _Tree(search, self.root, lagrangian.bound * (1 + self.rise)), 0
+            bound = self.tree.bound(search.share_of_left() if share is None else share * search.left())
+            search.raise_bound(bound)
+            search.lap("branching")
+            if bound < self.tree.target():
+                self._choose_among_met(self.tree)
+                break
+            self.tree, self.rise = None, 2 * self.rise
+
+    def _choose_among_met(self, tree: _Tree) -> None:
+        """Limits of the nodes bring coverings that fit beside each other: so many make an allocation, sooner or later."""
+        if self.search.open() and len(tree.met) > GROWN * self.chosen_among:
+            self.chosen_among = len(tree.met)
+            choosers = [partial(by, seconds=CHOICE * tree.seconds) for by in (by_tree, by_backend)]
+            choose_among(self.search, list(tree.met.values()), choosers)
 
 
 class _Tree:
@@ -85,15 +116,17 @@ class _Tree:
         search: What is known; better allocations are offered to it.
         root: The bounds over all columns.
         guess: Target while no allocation is known that makes a lower one, USD/h.
-        seconds: How long it may take.
     """
 
-    def __init__(self, search: SearchContext, root: Root, guess: float, seconds: float) -> None:
-        self.search, self.guess = search, guess
-        self.own_deadline = time.perf_counter() + seconds
+    def __init__(self, search: SearchContext, root: Root, guess: float) -> None:
+        # It must not rise: what is dropped at a target costs no more than that.
+        self.search, self.highest = search, max(guess, search.bound)
+        self.own_deadline, self.seconds = math.inf, 0.0
         self.rises = Rises()
+        #: Coverings of the nodes' master programmes, by phase and members.
+        self.met: dict[tuple[int, tuple[tuple[int, int], ...]], Covering] = {}
         alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
-        self.first, self.first_bound = _Node((), alive, search.best), root.lagrangian.bound
+        self.open = OpenNodes.of(root.lagrangian.bound, _Node((), alive, search.best))
 
     @property
     def deadline(self) -> float:
@@ -103,14 +136,15 @@ class _Tree:
     def target(self) -> float:
         """What is worth proving, USD/h; falls as better allocations are found."""
         search = self.search
-        return min(search.target, search.worth_proving(), max(self.guess, search.bound))
+        return min(search.target, search.worth_proving(), self.highest)
 
-    def bound(self) -> float:
-        """A bound on every allocation of the columns below the target, USD/h."""
-        search = self.search
+    def bound(self, seconds: float) -> float:
+        """A bound on every allocation of the columns below the target, USD/h, after so many seconds more at most."""
+        search, begin = self.search, time.perf_counter()
+        self.own_deadline = begin + seconds
         with search.side_by_side(search.lanes) as lanes:
-            most = search.limits.tree_nodes
-            least = best_first(self.first_bound, self.first, self.look, self.goes_on, most, lanes, AHEAD)
+            least = self.open.search(self.look, self.goes_on, search.limits.tree_nodes, lanes, AHEAD)
+        self.seconds += time.perf_counter() - begin
         return min(least, self.target())
 
     def goes_on(self, least: float) -> bool:
@@ -138,13 +172,17 @@ class _Tree:
             return lambda: (np.inf, [(here, node)])
         if np.isneginf(master.bound):
             # Some phase cannot be covered within the limits: nothing is here.
-            return partial(self._learn, node, goal, lambda: (np.inf, []))
+            return partial(self._learn, node, goal, (), lambda: (np.inf, []))
+        met = master.state.coverings
         if here >= goal:
-            return partial(self._learn, node, goal, lambda: (here, []))
-        return partial(self._learn, node, master.bound, self._divide(here, node, master, goal, rises))
+            return partial(self._learn, node, goal, met, lambda: (here, []))
+        return partial(self._learn, node, master.bound, met, self._divide(here, node, master, goal, rises))
 
-    def _learn(self, node: _Node, bound: float, settle: Callable[[], Settled[_Node]]) -> Settled[_Node]:
-        """What comes of a node, whose bound is kept for later splits."""
+    def _learn(
+        self, node: _Node, bound: float, met: Sequence[Covering], settle: Callable[[], Settled[_Node]]
+    ) -> Settled[_Node]:
+        """What comes of a node, whose bound is kept for later splits, and its coverings to choose among."""
+        self.met.update(((covering.phase, covering.members), covering) for covering in met)
         if node.side is not None:
             self.rises.add(node.side, bound - node.before)
         return settle()
@@ -165,7 +203,7 @@ class _Tree:
         if coverings is not None:
             # Lists of the children are shorter.
             listed = np.inf
-        children: list[tuple[float, _Node]] = []
+        children: list[_Node] = []
         for side in () if split is None else split.sides():
             limits, newest = side.within(small, node.limits)
             # Coverings that the child may still use.
@@ -175,23 +213,33 @@ class _Tree:
                 if covering.phase != side.phase or newest.least <= newest.counted(covering.use) <= newest.most
             )
             state = replace(master.state, coverings=known)
-            children.append((here, _Node(limits, near.chosen, state, listed, side, master.bound)))
+            children.append(_Node(limits, near.chosen, state, listed, side, master.bound))
         if coverings is not None:
-            return partial(self._choose, coverings, master.state.row_prices(), here, goal, children)
-        return lambda: (np.inf if children else here, children)
+            return partial(self._choose, node, coverings, master.state.row_prices(), here, goal, children)
+        return lambda: self._split(node, here, children)
 
     def _choose(
-        self, coverings: Coverings, price: Floats, here: float, goal: float, children: list[tuple[float, _Node]]
+        self,
+        node: _Node,
+        coverings: Coverings,
+        price: Floats,
+        here: float,
+        goal: float,
+        children: list[_Node],
     ) -> Settled[_Node]:
         """The same of a node with few coverings, where a better allocation is kept; what is hard to choose from is split."""
-        if time.perf_counter() >= self.deadline:
-            # As when Ctrl-C came in the leaf before.
-            return here, []
-        nodes = self.search.limits.leaf_nodes if children else self.search.limits.choice_nodes
-        bound = best_choice(self.search, coverings, price, goal, partial(by_tree, nodes=nodes))
-        # Whatever is not listed costs at least the goal.
-        here = max(here, min(goal, bound))
-        # The best choice is a sum in another order than its allocation's cost.
-        if not children or here >= self.target() * (1 - HAIR):
-            return here, []
-        return np.inf, [(here, child) for _, child in children]
+        if time.perf_counter() < self.deadline:
+            nodes = self.search.limits.leaf_nodes if children else self.search.limits.choice_nodes
+            bound = best_choice(self.search, coverings, price, goal, partial(by_tree, nodes=nodes))
+            # Whatever is not listed costs at least the goal.
+            here = max(here, min(goal, bound))
+            # The best choice is a sum in another order than its allocation's cost.
+            if here >= self.target() * (1 - HAIR):
+                return here, []
+        return self._split(node, here, children)
+
+    def _split(self, node: _Node, here: float, children: list[_Node]) -> Settled[_Node]:
+        """The children of a node of bound ``here``; the node itself where time ended before all was known."""
+        if children:
+            return np.inf, [(here, child) for child in children]
+        return (np.inf, [(here, node)]) if time.perf_counter() >= self.deadline else (here, [])

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -67,30 +68,41 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser:
         slack *= 2
 
 
-def choose_among(search: SearchContext, met: Sequence[Covering]) -> None:
-    """Choose among the coverings that the decomposition met: what models with routes have in place of all near ones."""
+def choose_among(search: SearchContext, met: Sequence[Covering], choosers: Sequence[Chooser]) -> None:
+    """Choose among coverings that steps met: what models with routes have in place of all near ones.
+
+    Args:
+        search: What is known; better allocations are kept.
+        met: The coverings.
+        choosers: Who chooses, side by side; the best choice is kept.
+    """
     prices = search.capacity_prices
     if not met or prices is None:
         return
+    coverings, cost, price = _listed(met, prices.size), search.worth_proving(), search.row_prices()
+    work = (partial(choose, search, coverings, price, cost) for choose in choosers)
+    with search.side_by_side(search.lanes) as lanes:
+        for choice in lanes.results(work, len(choosers)):
+            if choice.chosen is not None:
+                search.offer(allocation_of(search.columns, coverings, choice.chosen))
+    search.lap("coverings")
+
+
+def _listed(met: Sequence[Covering], cells: int) -> Coverings:
+    """Coverings as they are listed."""
     lists = [[column for column, count in covering.members for _ in range(count)] for covering in met]
     members = np.full((len(met), max(map(len, lists))), -1, dtype=np.int64)
     for k, columns in enumerate(lists):
         members[k, : len(columns)] = columns
-    best_choice(
-        search,
-        Coverings(
-            np.array([covering.phase for covering in met]),
-            np.array([covering.cost for covering in met]),
-            np.array([covering.use[: prices.size] for covering in met]).astype(np.int16),
-            members,
-            np.zeros(len(met), dtype=np.bool_),
-            np.array([covering.use[prices.size :] for covering in met]).reshape(len(met), -1),
-        ),
-        search.row_prices(),
-        search.worth_proving(),
-        by_backend,
+    use = np.array([covering.use for covering in met])
+    return Coverings(
+        phase=np.array([covering.phase for covering in met]),
+        cost=np.array([covering.cost for covering in met]),
+        use=use[:, :cells].astype(np.int16),
+        members=members,
+        tight=np.zeros(len(met), dtype=np.bool_),
+        adds=use[:, cells:],
     )
-    search.lap("coverings")
 
 
 def best_choice(search: SearchContext, coverings: Coverings, price: Floats, target: float, chooser: Chooser) -> float:
@@ -118,20 +130,27 @@ def best_choice(search: SearchContext, coverings: Coverings, price: Floats, targ
 
 
 def by_tree(
-    search: SearchContext, coverings: Coverings, price: Floats, target: float, nodes: int | None = None
+    search: SearchContext,
+    coverings: Coverings,
+    price: Floats,
+    target: float,
+    nodes: int | None = None,
+    seconds: float = math.inf,
 ) -> Choice:
-    """The compiled tree chooses, in so many nodes at most: best where coverings are many."""
+    """The compiled tree chooses, in so many nodes and seconds at most: best where coverings are many."""
     limits = ChoiceLimits(
         target,
         0.25 * search.solve_options.rel_gap,
         search.limits.choice_nodes if nodes is None else nodes,
-        min(search.deadline, time.perf_counter() + search.share_of_left()),
+        min(search.deadline, time.perf_counter() + min(seconds, search.share_of_left())),
     )
     return best_choice_among(coverings, available(search.within_cuts), price, limits, search.small.segments)
 
 
-def by_backend(search: SearchContext, coverings: Coverings, price: Floats, target: float) -> Choice:
-    """The MILP back end chooses, whatever the target: it finds good choices sooner."""
+def by_backend(
+    search: SearchContext, coverings: Coverings, price: Floats, target: float, seconds: float = math.inf
+) -> Choice:
+    """The MILP back end chooses in so many seconds at most, whatever the target: it finds good choices sooner."""
     from scipy.sparse import csc_array, hstack, vstack
 
     there, use, pieces = available(search.within_cuts), coverings.rows(), search.small.segments
@@ -155,7 +174,7 @@ def by_backend(search: SearchContext, coverings: Coverings, price: Floats, targe
         row_names=[f"capacity[{k}]" for k in range(cells)] + [f"phase[{p}]" for p in phases],
     )
     options = replace(
-        search.with_gap(0.25, search.share_of_left()),
+        search.with_gap(0.25, min(seconds, search.share_of_left())),
         node_limit=search.limits.covering_nodes,
         # Its presolve compares coverings with one another, which is done already.
         presolve=False,

@@ -20,6 +20,7 @@ still is (a dynamic penalty), and every round re-optimises a phase of which some
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -56,40 +57,51 @@ NOTHING = 1e-9
 
 
 def search_neighbourhoods(search: SearchContext, root: Root, share: float = 1.0) -> None:
-    """Improve the best allocation, if there is one; deterministic unless time is up.
-
-    Args:
-        search: What is known; ends where its allocation is good enough, or after its share of the time left.
-        root: Bounds over all columns.
-        share: Of what a step may take of the time left.
-    """
-    search.gather()
-    if search.allocation is None:
-        return
-    deadline = time.perf_counter() + share * search.share_of_left()
-    neighbourhoods = _NeighbourhoodSearch(search, root, deadline)
-    with search.side_by_side(search.lanes) as lanes:
-        for base, other in lanes.results(neighbourhoods.drawn(), AHEAD):
-            neighbourhoods.keep(base, other)
-    search.lap("neighbourhood")
+    """Improve the best allocation, if there is one; see :class:`NeighbourhoodSearch`."""
+    NeighbourhoodSearch(search, root).go(share)
 
 
-class _NeighbourhoodSearch:
+class NeighbourhoodSearch:
     """Draws neighbourhoods of the best allocation, several ahead of the results, and keeps what is cheaper.
 
-    What is drawn depends on results, and these on their order, but neither on how long any of them takes.
+    What is drawn depends on results, and these on their order, but neither on how long any of them takes: deterministic
+    unless time is up.
+
+    Args:
+        search: What is known; better allocations are kept.
+        root: Bounds over all columns.
     """
 
-    def __init__(self, search: SearchContext, root: Root, deadline: float) -> None:
-        assert search.allocation is not None
+    def __init__(self, search: SearchContext, root: Root) -> None:
         joint = len(search.small.joint) > 0 and not search.small.joint.divided
-        self.search, self.limits = search, (NODES_JOINT if joint else NODES, deadline)
+        self.search, self.nodes, self.deadline = search, NODES_JOINT if joint else NODES, math.inf
         self.around: _Neighbourhoods = (_Instances if joint else _Phases)(search, root)
         self.rng = np.random.default_rng(search.solve_options.seed)
-        self.counts = search.columns.counts(search.allocation)
+        self.counts = np.zeros(0, dtype=np.int64)
         self.size, self.idle, self.busy = FIRST_SIZE, 0, 0
         #: Sets that were drawn from these counts.
         self.tried: set[bytes] = set()
+
+    def go(self, share: float = 1.0) -> None:
+        """Go on from where the last go ended, or from a better allocation.
+
+        Ends where the allocation is good enough, or after its share of the time left.
+
+        Args:
+            share: Of what a step may take of the time left.
+        """
+        self.search.gather()
+        if self.search.allocation is None:
+            return
+        self.deadline = time.perf_counter() + share * self.search.share_of_left()
+        counts = self.search.columns.counts(self.search.allocation)
+        if not np.array_equal(counts, self.counts):
+            self.counts, self.size, self.idle = counts, FIRST_SIZE, 0
+            self.tried.clear()
+        with self.search.side_by_side(self.search.lanes) as lanes:
+            for base, other in lanes.results(self.drawn(), AHEAD):
+                self.keep(base, other)
+        self.search.lap("neighbourhood")
 
     def drawn(self) -> Iterator[Callable[[], tuple[Ints, _Round | None]] | None]:
         """Neighbourhoods to re-optimise; ``None`` while all that is left is part of others that are."""
@@ -133,11 +145,11 @@ class _NeighbourhoodSearch:
 
     def _over(self) -> bool:
         most = max(FIRST_SIZE, min(MOST_SIZE, self.around.most(self.counts)))
-        late = time.perf_counter() >= self.limits[1]
+        late = time.perf_counter() >= self.deadline
         return self.size > most or late or self.search.good_enough(self.search.cost, self.search.bound)
 
     def _optimised(self, base: Ints, chosen: Ints, fixed: Ints) -> tuple[Ints, _Round | None]:
-        return base, _optimised(self.search, chosen, fixed, self.limits)
+        return base, _optimised(self.search, chosen, fixed, (self.nodes, self.deadline))
 
 
 def repair(search: SearchContext, values: Floats, root: Root) -> None:

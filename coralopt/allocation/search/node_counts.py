@@ -24,7 +24,7 @@ import numpy as np
 
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.search.best_first import Settled, best_first
+from coralopt.allocation.search.best_first import OpenNodes, Settled
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.fixing import solve_part
 from coralopt.allocation.search.splitting import SPLIT
@@ -103,7 +103,7 @@ def branch_on_node_counts(search: SearchContext, root: Root) -> None:
         return lambda: partial(look, least, node)
 
     with Lanes(1) as lanes:
-        least = best_first(first.bound, first, one_by_one, goes_on, search.limits.tree_nodes, lanes)
+        least = OpenNodes.of(first.bound, first).search(one_by_one, goes_on, search.limits.tree_nodes, lanes)
     # The leaves are the back end's.
     search.raise_bound(min(least, search.worth_proving()), Proof.SOLVER)
     search.lap("node counts")

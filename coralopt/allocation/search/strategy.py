@@ -11,12 +11,12 @@ from coralopt.allocation.bounds.coverings import listable
 from coralopt.allocation.bounds.fitting import knows_fitting
 from coralopt.allocation.bounds.parts import RegionParts
 from coralopt.allocation.search.annealing import Annealing
-from coralopt.allocation.search.branching import branch
+from coralopt.allocation.search.branching import Branching, branch
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
 from coralopt.allocation.search.decomposition import Highest, add_cuts, fit_supply, raise_bound
 from coralopt.allocation.search.fixing import close_gap
-from coralopt.allocation.search.neighbourhood import repair, search_neighbourhoods
+from coralopt.allocation.search.neighbourhood import NeighbourhoodSearch, repair, search_neighbourhoods
 from coralopt.allocation.search.node_counts import branch_on_node_counts
 from coralopt.allocation.search.rest import settle_most
 from coralopt.allocation.search.restricted_master import begin_restricted_master, mostly_whole, restricted_master
@@ -34,6 +34,8 @@ NARROW = 5.0
 FRACTIONS = 200
 #: Share of neighbourhoods ahead of the tree, and of the time left that few columns have; share that the tree has then.
 LOOK, PROOF = 0.2, 0.85
+#: The same of neighbourhoods and of the tree, turn by turn, and from how many gaps on.
+TURNS, NEAR = ((0.6, 0.5), (0.8, 0.85)), 10.0
 
 
 def prove(search: SearchContext, root: Root, known: Floats | None, early: bool, last: bool) -> None:
@@ -126,7 +128,7 @@ def _look(search: SearchContext, root: Root, loose: Highest) -> None:
     Not where it had them first, nor where so little is missing that coverings are few.
     """
     few = search.columns_left(root) <= search.limits.compact_columns and not _at_once(search)
-    if few and not search.close() and not math.isinf(search.left()):
+    if few and not search.close(NARROW) and not math.isinf(search.left()):
         seconds = max(LOOK * search.left(), min(AT_ONCE * search.left(), sum(search.seconds.values())))
         close_gap(search, root, loose.root.column_bounds, seconds)
 
@@ -143,12 +145,12 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     small, limits, count = search.small, search.limits, float(values.sum())
     if small.routes:
         if small.plain:
-            choose_among(search, met)
+            choose_among(search, met, (by_backend,))
         return
     unmet, spared = bool(small.unmet_groups()), bool(small.spared.any())
     if spared or small.surviving.any() or small.replicas.any() or unmet:
         # Fractions say little of what an instance or a region may be lost from; whole coverings do.
-        choose_among(search, met)
+        choose_among(search, met, (by_backend,))
     if unmet or small.surviving.any():
         _choose_without_rests(search, loose, root)
         return
@@ -161,17 +163,21 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         _settle_many(search, loose, tight, rests)
     if listed and not many and search.close(NARROW) and search.open():
         _close_in(search, root)
-    if listed and search.open():
+    # In between, short lists raise the bound by less than the tree does, and long ones are too long.
+    between = search.close(NEAR) and not search.close(NARROW)
+    if listed and search.open() and (spared or not between):
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
     if not many and not search.done():
-        if not small.supply:
+        if not small.supply and not search.close(NEAR):
             # Where nodes of one kind have several prices, it finds less than what follows.
             _anneal(search, loose, limits.annealings)
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _use_support(search, loose, tight)
         if search.far() or mostly_whole(values):
             settle_most(search, values, min(1, rests))
-    if listed and (many or small.supply):
+    if listed and not spared and search.close(NEAR):
+        _by_turns(search, root)
+    elif listed and (many or small.supply):
         _anneal(search, loose, limits.annealings)
     if spared and search.columns_left(root) <= limits.spared_columns and search.open():
         # Coverings near the bound are often too many there, and the back end raises no bound before its end.
@@ -225,6 +231,16 @@ def _close_in(search: SearchContext, root: Root) -> None:
         branch(search, root, PROOF)
 
 
+def _by_turns(search: SearchContext, root: Root) -> None:
+    """Neighbourhoods and the tree, the one from where the other has come to."""
+    neighbourhoods, tree = NeighbourhoodSearch(search, root), Branching(search, root)
+    for looking, proving in TURNS:
+        if search.open():
+            neighbourhoods.go(looking)
+        if search.open():
+            tree.go(proving)
+
+
 def _choose_near(search: SearchContext, root: Root) -> None:
     """The step ``coverings``, after annealing."""
     choose_near_coverings(search, root, search.limits.most_coverings, by_tree)
@@ -248,7 +264,7 @@ def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
     values, bounds = tight.values(search.columns), tight.root.column_bounds
     if search.open() and (search.small.spared.any() or not mostly_whole(values)):
         # It needs some seconds before it finds anything, and where it does not, nothing else does either.
-        share = 1.0 if search.far() else SUPPORT
+        share = 0.6 if search.far() else SUPPORT
         restricted_master(search, _fractional(search, loose, tight), bounds, share)
-        if not search.far():
+        if not (search.far() or search.close(NEAR)):
             search_neighbourhoods(search, tight.root)
