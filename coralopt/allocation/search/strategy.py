@@ -264,7 +264,7 @@ def _use_support(search: SearchContext, loose: Highest, tight: Highest) -> None:
     values, bounds = tight.values(search.columns), tight.root.column_bounds
     if search.open() and (search.small.spared.any() or not mostly_whole(values)):
         # It needs some seconds before it finds anything, and where it does not, nothing else does either.
-        share = 0.6 if search.far() else SUPPORT
+        share = 1.0 if search.allocation is None else SUPPORT
         restricted_master(search, _fractional(search, loose, tight), bounds, share)
         if not (search.far() or search.close(NEAR)):
             search_neighbourhoods(search, tight.root)
