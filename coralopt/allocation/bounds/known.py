@@ -76,21 +76,15 @@ class KnownCoverings:
             coverings: The coverings.
             cuts: float64 (n, K), what each adds as a whole to cuts.
         """
-        given = [k for k, covering in enumerate(coverings) if covering.members]
-        if not given or not len(self.chosen):
+        if not len(coverings) or not len(self.chosen):
             return
-        members = _Members.of([coverings[k] for k in given])
-        place = np.minimum(np.searchsorted(self.chosen, members.column), len(self.chosen) - 1)
-        ours = np.logical_and.reduceat(self.chosen[place] == members.column, members.start)
-        good = np.flatnonzero(ours & serving(self.problem, self.columns, [coverings[k] for k in given]))
-        if len(good) < len(given):
-            given = [given[k] for k in good.tolist()]
-            if not given:
-                return
-            members = _Members.of([coverings[k] for k in given])
-            place = np.searchsorted(self.chosen, members.column)
-        phase = np.array([coverings[k].phase for k in given])
-        self._blocks.append(_Block(phase, place, members, cuts[given]))
+        members = _Members.of(coverings)
+        ours = np.logical_and.reduceat(np.isin(members.column, self.chosen), members.start)
+        good = np.flatnonzero(ours & serving(self.problem, self.columns, coverings))
+        if len(good):
+            members = _Members.of([coverings[k] for k in good.tolist()])
+            phase = np.array([coverings[k].phase for k in good.tolist()])
+            self._blocks.append(_Block(phase, np.searchsorted(self.chosen, members.column), members, cuts[good]))
 
     def lightest(self, weight: Floats, price: Floats) -> Floats:
         """float64 (P,), USD/h: what the lightest known covering of each phase weighs; infinite where none is known.

@@ -92,7 +92,8 @@ class Branching:
             if not search.open() or search.left() == 0:
                 break
             if self.tree is None:
-                self.tree, self.chosen_among = _Tree(search, self.root, lagrangian.bound * (1 + self.rise)), 0
+                guess = lagrangian.bound + self.rise * abs(lagrangian.bound)
+                self.tree, self.chosen_among = _Tree(search, self.root, guess), 0
             bound = self.tree.bound(search.share_of_left() if share is None else share * search.left())
             search.raise_bound(bound)
             search.lap("branching")
