@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search import branching
 from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.node_programme import has_programme, solve_programme
 from coralopt.allocation.search.solve import _root_bound
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions, get_backend
@@ -50,9 +52,11 @@ def test_tree_is_exact(problem: AllocationProblem, leaf: int, nodes: int, many: 
     if truth is None:
         return
     limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=leaf, leaf_nodes=nodes)
-    result = searched(problem, limits, many)
-    assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
-    assert result.bound_usd_h <= float(truth) + 1e-6
+    for columns in (0, 6_000):
+        # Nodes with more columns do not go to the back end.
+        result = searched(problem, replace(limits, programme_columns=columns), many)
+        assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
+        assert result.bound_usd_h <= float(truth) + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,7 @@ def test_ctrl_c_in_a_leaf_ends_the_tree(seed: int, monkeypatch: pytest.MonkeyPat
         first_coverings=0,
         most_coverings=0,
         leaf_coverings=2,
+        programme_columns=0,
         first_rise=0.5,
     )
     search = AllocationSearchOptions(limits=limits)
@@ -142,14 +147,19 @@ def test_a_leaf_that_is_hard_to_choose_from_is_split(nodes: int, monkeypatch: py
         return own, children
 
     monkeypatch.setattr(branching._Tree, "_choose", watched)
-    branching.branch(search, root)
+    branching.Branching(search, root).go()
     assert search.done()
     assert bool(sum(settled)) == (nodes == 0)
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), nodes=st.integers(1, 4), most=st.sampled_from([2, 100]))
-def test_a_tree_in_several_goes(seed: int, nodes: int, most: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    nodes=st.integers(1, 4),
+    most=st.sampled_from([2, 100]),
+    columns=st.sampled_from([0, 6_000]),
+)
+def test_a_tree_in_several_goes(seed: int, nodes: int, most: int, columns: int) -> None:
     """Every go ends after a few nodes and the next one goes on from there; bounds in between hold, and never fall."""
     supply = "scarce" if seed % 2 else "ample"
     problem = synthetic_problem(max_nodes=2, phases=4, configurations=3, regions=2, supply=supply, nodes=12, seed=seed)
@@ -161,7 +171,8 @@ def test_a_tree_in_several_goes(seed: int, nodes: int, most: int) -> None:
     search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), close, math.inf)
     search.reduce(None)
     search.columns = Columns.of(search.small)
-    search.options = AllocationSearchOptions(limits=SearchLimits(leaf_coverings=most, tree_nodes=nodes, first_rise=0.5))
+    limits = SearchLimits(leaf_coverings=most, tree_nodes=nodes, first_rise=0.5, programme_columns=columns)
+    search.options = AllocationSearchOptions(limits=limits)
     root = _root_bound(search)
     tree, bounds = branching.Branching(search, root), [search.bound]
     for _ in range(20):
@@ -170,3 +181,36 @@ def test_a_tree_in_several_goes(seed: int, nodes: int, most: int) -> None:
     assert np.diff(bounds).min(initial=0.0) >= 0
     assert bounds[-1] <= optimum * (1 + 1e-9)
     assert search.cost >= optimum * (1 - 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=allocation_problems(), above=st.floats(-0.2, 0.2), cut=st.booleans())
+def test_programme_of_a_node(problem: AllocationProblem, above: float, cut: bool) -> None:
+    """It finds the optimum where that costs less than the target, and nothing otherwise, within a limit as without."""
+    truth = best_by_enumeration(problem)
+    if not truth or not has_programme(problem):
+        # Nothing to serve, or no allocation.
+        return
+    optimum = float(truth)
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    search.columns = Columns.of(search.small)
+    everything = np.arange(len(search.columns))
+    limits: tuple[NodeLimit, ...] = ()
+    if cut:
+        # It holds of every allocation, but makes prices of its own.
+        cells = tuple(range(problem.price.size))
+        limits = (NodeLimit(0, cells, 0, int(problem.availability.sum())),)
+    pricing = PricingProblem(problem, search.columns, everything, limits)
+    master = best_prices(pricing, MasterState(np.zeros(problem.price.shape)), "highs")
+    if not np.isfinite(master.bound):
+        return
+    target = optimum * (1 + above) + 1e-3 * np.sign(above or 1.0)
+    answer = solve_programme(search, master.near(target), limits, target, math.inf)
+    assert answer.ended
+    if target > optimum:
+        assert answer.bound <= optimum + 1e-6
+        assert answer.allocation is not None
+        assert problem.check(answer.allocation).objective == pytest.approx(optimum, abs=1e-6)
+    else:
+        assert answer.bound == math.inf
+        assert answer.allocation is None

@@ -39,7 +39,9 @@ from coralopt.allocation.bounds.pricing import Covering, PricingProblem
 from coralopt.allocation.search.best_first import OpenNodes, Settled
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.coverings import best_choice, by_backend, by_tree, choose_among
+from coralopt.allocation.search.node_programme import ProgrammeAnswer, has_programme, solve_programme
 from coralopt.allocation.search.splitting import Rises, Side, best_split
+from coralopt.solving import Proof
 from coralopt.types import Floats, Ints
 
 #: Nodes that are looked at side by side.
@@ -48,6 +50,28 @@ AHEAD = 2
 GROWN, CHOICE = 1.5, 0.4
 #: Coverings are listed again once so large a share of the columns is left that they were too many with.
 FEWER = 0.5
+#: The slack that the back end reaches, times that of a node where it paid, or where it did not.
+FURTHER, NEARER = 1.1, 0.8
+#: Share of a node's slack by which the back end must raise its bound to pay; seconds that it may take there, at least and at
+#: most; share of the tree's time that it may have taken for nothing.
+PAYS, LEAST_SECONDS, MOST_SECONDS, FOR_NOTHING = 0.25, 1.0, 5.0, 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class _Learnt:
+    """What nodes that are known say of others; see :class:`_Tree`."""
+
+    rises: Rises
+    reach: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A node of so much slack, USD/h, went to the back end, for a share of the time that one may take at most."""
+
+    slack: float
+    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +84,6 @@ class _Node:
     #: The side of its parent's split that it is, and the parent's bound, USD/h.
     side: Side | None = None
     before: float = -np.inf
-
-
-def branch(search: SearchContext, root: Root, share: float | None = None) -> None:
-    """One go of a tree; see :class:`Branching`."""
-    Branching(search, root).go(share)
 
 
 class Branching:
@@ -95,7 +114,7 @@ class Branching:
                 guess = lagrangian.bound + self.rise * abs(lagrangian.bound)
                 self.tree, self.chosen_among = _Tree(search, self.root, guess), 0
             bound = self.tree.bound(search.share_of_left() if share is None else share * search.left())
-            search.raise_bound(bound)
+            search.raise_bound(bound, self.tree.proof)
             search.lap("branching")
             if bound < self.tree.target():
                 self._choose_among_met(self.tree)
@@ -122,8 +141,14 @@ class _Tree:
     def __init__(self, search: SearchContext, root: Root, guess: float) -> None:
         # It must not rise: what is dropped at a target costs no more than that.
         self.search, self.highest = search, max(guess, search.bound)
-        self.own_deadline, self.seconds = math.inf, 0.0
+        self.own_deadline, self.seconds, self.begun = math.inf, 0.0, time.perf_counter()
         self.rises = Rises()
+        #: Slack, USD/h, up to which nodes go to the back end: what it settled before says how far it reaches.
+        self.reach, self.for_nothing = math.inf, 0.0
+        # A licence for small programmes is none for these.
+        self.programmes = has_programme(search.within_cuts) and search.backend.probe().size_limit is None
+        #: What the bound rests on.
+        self.proof = Proof.OWN_BOUND
         #: Coverings of the nodes' master programmes, by phase and members.
         self.met: dict[tuple[int, tuple[tuple[int, int], ...]], Covering] = {}
         alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
@@ -141,11 +166,11 @@ class _Tree:
 
     def bound(self, seconds: float) -> float:
         """A bound on every allocation of the columns below the target, USD/h, after so many seconds more at most."""
-        search, begin = self.search, time.perf_counter()
-        self.own_deadline = begin + seconds
+        search, self.begun = self.search, time.perf_counter()
+        self.own_deadline = self.begun + seconds
         with search.side_by_side(search.lanes) as lanes:
             least = self.open.search(self.look, self.goes_on, search.limits.tree_nodes, lanes, AHEAD)
-        self.seconds += time.perf_counter() - begin
+        self.seconds += time.perf_counter() - self.begun
         return min(least, self.target())
 
     def goes_on(self, least: float) -> bool:
@@ -154,9 +179,18 @@ class _Tree:
 
     def look(self, least: float, node: _Node) -> Callable[[], Callable[[], Settled[_Node]]]:
         """What to do in a node of bound ``least``, below the target as it is now."""
-        return partial(self._weigh, least, node, self.target(), self.rises.so_far())
+        learnt = _Learnt(self.rises.so_far(), self.reach, self._spare())
+        return partial(self._weigh, least, node, self.target(), learnt)
 
-    def _weigh(self, least: float, node: _Node, goal: float, rises: Rises) -> Callable[[], Settled[_Node]]:
+    def _spare(self) -> float:
+        """Seconds that the back end may take for one more node."""
+        if math.isinf(self.search.deadline):
+            # Its nodes limit it, so that results do not depend on the clock.
+            return MOST_SECONDS
+        taken = self.seconds + time.perf_counter() - self.begun
+        return min(FOR_NOTHING * taken - self.for_nothing + LEAST_SECONDS, MOST_SECONDS)
+
+    def _weigh(self, least: float, node: _Node, goal: float, learnt: _Learnt) -> Callable[[], Settled[_Node]]:
         """A bound on what is settled in a node of bound ``least``, infinite where nothing is, and its children."""
         search = self.search
         small, columns = search.within_cuts, search.columns
@@ -177,7 +211,7 @@ class _Tree:
         met = master.state.coverings
         if here >= goal:
             return partial(self._learn, node, goal, met, lambda: (here, []))
-        return partial(self._learn, node, master.bound, met, self._divide(here, node, master, goal, rises))
+        return partial(self._learn, node, master.bound, met, self._divide(here, node, master, goal, learnt))
 
     def _learn(
         self, node: _Node, bound: float, met: Sequence[Covering], settle: Callable[[], Settled[_Node]]
@@ -189,14 +223,14 @@ class _Tree:
         return settle()
 
     def _divide(
-        self, here: float, node: _Node, master: Decomposition, goal: float, rises: Rises
+        self, here: float, node: _Node, master: Decomposition, goal: float, learnt: _Learnt
     ) -> Callable[[], Settled[_Node]]:
         """The same of a node that the bound of its master programme, or of its parents', does not end."""
         search = self.search
         small, columns, near = search.within_cuts, search.columns, master.near(goal)
         slack, most = goal - master.bound + 1e-9 * abs(goal), search.limits.leaf_coverings
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
-        split = None if np.isinf(master.master) else best_split(small, node.limits, master, rises, slack)
+        split = None if np.isinf(master.master) else best_split(small, node.limits, master, learnt.rises, slack)
         coverings, listed = None, node.listed
         if listable(small) and (split is None or len(near.chosen) <= FEWER * listed):
             listed = len(near.chosen)
@@ -217,6 +251,13 @@ class _Tree:
             children.append(_Node(limits, near.chosen, state, listed, side, master.bound))
         if coverings is not None:
             return partial(self._choose, node, coverings, master.state.row_prices(), here, goal, children)
+        few = len(near.chosen) <= search.limits.programme_columns
+        if self.programmes and few and (split is None or (slack <= learnt.reach and learnt.seconds >= LEAST_SECONDS)):
+            seconds = math.inf if math.isinf(search.deadline) else max(learnt.seconds, LEAST_SECONDS)
+            until = min(self.deadline, time.perf_counter() + seconds)
+            answer = solve_programme(search, near, node.limits, goal, until)
+            tried = _Tried(slack, min(seconds / MOST_SECONDS, 1.0))
+            return partial(self._take, node, answer, tried, here, goal, children)
         return lambda: self._split(node, here, children)
 
     def _choose(
@@ -237,6 +278,25 @@ class _Tree:
             # The best choice is a sum in another order than its allocation's cost.
             if here >= self.target() * (1 - HAIR):
                 return here, []
+        return self._split(node, here, children)
+
+    def _take(
+        self, node: _Node, answer: ProgrammeAnswer, tried: _Tried, here: float, goal: float, children: list[_Node]
+    ) -> Settled[_Node]:
+        """The same of a node that went to the back end."""
+        self.search.heed(answer.termination)
+        if answer.ended or min(goal, answer.bound) - here >= PAYS * tried.slack:
+            self.reach = max(self.reach, FURTHER * tried.slack)
+        else:
+            # A short try says little.
+            self.reach = min(self.reach, (1 - (1 - NEARER) * tried.share) * tried.slack)
+            self.for_nothing += answer.seconds
+        if answer.allocation is not None:
+            self.search.offer(answer.allocation)
+        if min(goal, answer.bound) > here:
+            here, self.proof = min(goal, answer.bound), Proof.SOLVER
+        if here >= self.target() * (1 - HAIR):
+            return here, []
         return self._split(node, here, children)
 
     def _split(self, node: _Node, here: float, children: list[_Node]) -> Settled[_Node]:

@@ -41,6 +41,8 @@ class SearchLimits:
         tree_nodes: Nodes of the branching tree looked at for one target.
         leaf_coverings: Most coverings that a node of the branching tree may have to be a leaf.
         leaf_nodes: Nodes of the tree that chooses in a leaf; where these are too few, the leaf is split.
+        programme_columns: Most columns that a node of the branching tree may have to go to the back end.
+        programme_nodes: Branch-and-bound nodes of the back end there.
         first_rise: First target of the tree over the root bound where no allocation is known, as a share.
         doublings: How often the slack and the target are doubled where no allocation is found.
         many_instances: From so many instances on, all but those that fractions decide about are settled first.
@@ -76,6 +78,8 @@ class SearchLimits:
     tree_nodes: int = 300
     leaf_coverings: int = 6_000
     leaf_nodes: int = 5_000
+    programme_columns: int = 6_000
+    programme_nodes: int = 500
     first_rise: float = 0.01
     doublings: int = 14
     many_instances: int = 45

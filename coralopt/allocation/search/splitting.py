@@ -1,9 +1,10 @@
 """What a node of the tree (module ``branching``) is split by: how many nodes of a kind a model phase uses.
 
 Every number of nodes that the master programme splits is weighed by how far both of its children would lift the bound, up
-to the target: the product of both. Where the tree has split the same number before, that is what its children did lift on
-average (pseudo-costs). Elsewhere it is what a child costs more over the coverings that the master knows (strong branching):
-more than over all coverings, and less than a bound that knows which coverings fit.
+to the target: the product of both. A child costs so much more over the coverings that the master knows (strong branching):
+more than over all coverings, and less than a bound that knows which coverings fit. Where the tree has split the same number
+before, it is the mean of that and of what its children did lift on average (pseudo-costs). Averages alone say nothing of a
+node whose optimum shifts between phases at no cost, and most nodes of a tree may be of that kind.
 """
 
 from __future__ import annotations
@@ -105,12 +106,13 @@ def best_split(
     # What lifts more than the slack is no better for it, and where pivots are many they lift little.
     known = replace(known, enough=slack, pivots=PIVOTS)
 
-    def share(side: Side) -> float:
-        rise = rises.mean(side)
-        if rise is None:
-            costs = known.at_least if side.least else known.at_most
-            rise = costs(side.phase, side.cells, side.nodes)
-        return min(max(rise / slack, LEAST), 1.0)
+    def share(lifted: float) -> float:
+        return min(max(lifted / slack, LEAST), 1.0)
+
+    def rise(side: Side) -> float:
+        costs, mean = known.at_least if side.least else known.at_most, rises.mean(side)
+        here = share(costs(side.phase, side.cells, side.nodes))
+        return here if mean is None else (here + share(mean)) / 2
 
     best, highest = None, 0.0
     for split in _splits(problem, limits, master):
@@ -119,7 +121,7 @@ def best_split(
             if product <= highest:
                 # Whatever the other side lifts, this split is no better.
                 break
-            product *= share(side)
+            product *= rise(side)
         if product > highest:
             best, highest = split, product
     return best

@@ -6,12 +6,13 @@ The steps themselves are told of in :mod:`coralopt.allocation.search.solve`.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from coralopt.allocation.bounds.coverings import listable
 from coralopt.allocation.bounds.fitting import knows_fitting
 from coralopt.allocation.bounds.parts import RegionParts
 from coralopt.allocation.search.annealing import Annealing
-from coralopt.allocation.search.branching import Branching, branch
+from coralopt.allocation.search.branching import Branching
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
 from coralopt.allocation.search.decomposition import Highest, add_cuts, fit_supply, raise_bound
@@ -143,6 +144,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     """
     root, met, values = tight.root, tight.met, tight.values(search.columns)
     small, limits, count = search.small, search.limits, float(values.sum())
+    tree = Branching(search, root)
     if small.routes:
         if small.plain:
             choose_among(search, met, (by_backend,))
@@ -152,7 +154,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         # Fractions say little of what an instance or a region may be lost from; whole coverings do.
         choose_among(search, met, (by_backend,))
     if unmet or small.surviving.any():
-        _choose_without_rests(search, loose, root)
+        _choose_without_rests(search, loose, tree)
         return
     if not spared:
         _look(search, root, loose)
@@ -160,9 +162,9 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     rests = 0 if small.replicas.any() else limits.rests
     listed, many = count < limits.most_instances, count >= limits.many_instances
     if many:
-        _settle_many(search, loose, tight, rests)
+        _settle_many(search, loose, tight, tree, rests)
     if listed and not many and search.close(NARROW) and search.open():
-        _close_in(search, root)
+        _close_in(search, tree)
     # In between, short lists raise the bound by less than the tree does, and long ones are too long.
     between = search.close(NEAR) and not search.close(NARROW)
     if listed and search.open() and (spared or not between):
@@ -176,33 +178,34 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         if search.far() or mostly_whole(values):
             settle_most(search, values, min(1, rests))
     if listed and not spared and search.close(NEAR):
-        _by_turns(search, root)
+        _by_turns(search, tree)
     elif listed and (many or small.supply):
         _anneal(search, loose, limits.annealings)
     if spared and search.columns_left(root) <= limits.spared_columns and search.open():
         # Coverings near the bound are often too many there, and the back end raises no bound before its end.
         close_gap(search, root, loose.root.column_bounds)
     # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
-    for step in (_choose_near, branch) if spared else (branch, _choose_near):
+    last = (partial(_choose_near, search, root), tree.go)
+    for step in last if spared else reversed(last):
         if listed and search.open():
-            step(search, root)
+            step()
 
 
-def _choose_without_rests(search: SearchContext, loose: Highest, root: Root) -> None:
+def _choose_without_rests(search: SearchContext, loose: Highest, tree: Branching) -> None:
     """Where demand may go unmet, or a region be lost: what whole instances leave is no problem of its own there."""
-    small, limits = search.small, search.limits
+    small, limits, root = search.small, search.limits, tree.root
     if search.columns_left(root) > (limits.direct_columns if small.unmet_groups() else limits.most_columns):
         # Otherwise ``fixing`` ends it sooner.
         _anneal(search, loose, limits.annealings)
         if listable(small) and search.open():
             choose_near_coverings(search, root, limits.most_coverings, by_tree)
         if search.open():
-            branch(search, root)
+            tree.go()
     elif search.open():
         _look(search, root, loose)
 
 
-def _settle_many(search: SearchContext, loose: Highest, tight: Highest, rests: int) -> None:
+def _settle_many(search: SearchContext, loose: Highest, tight: Highest, tree: Branching, rests: int) -> None:
     """Where there are many instances: rests, what they leave searched around, and a tree if that is close to the bound."""
     root, values, before = tight.root, tight.values(search.columns), search.cost
     few = float(values.sum()) < FRACTIONS
@@ -219,21 +222,21 @@ def _settle_many(search: SearchContext, loose: Highest, tight: Highest, rests: i
         search_neighbourhoods(search, root, LOOK if close else 1.0)
     if close and search.open():
         # So little is left that the proof is what is missing.
-        branch(search, root, PROOF)
+        tree.go(PROOF)
         if better and search.open():
             search_neighbourhoods(search, root)
 
 
-def _close_in(search: SearchContext, root: Root) -> None:
+def _close_in(search: SearchContext, tree: Branching) -> None:
     """Where little is left: a lower cost, which makes all lists that follow shorter, and the tree that may end then."""
-    search_neighbourhoods(search, root, LOOK)
+    search_neighbourhoods(search, tree.root, LOOK)
     if search.close(NARROW / 2) and search.open():
-        branch(search, root, PROOF)
+        tree.go(PROOF)
 
 
-def _by_turns(search: SearchContext, root: Root) -> None:
+def _by_turns(search: SearchContext, tree: Branching) -> None:
     """Neighbourhoods and the tree, the one from where the other has come to."""
-    neighbourhoods, tree = NeighbourhoodSearch(search, root), Branching(search, root)
+    neighbourhoods = NeighbourhoodSearch(search, tree.root)
     for looking, proving in TURNS:
         if search.open():
             neighbourhoods.go(looking)
