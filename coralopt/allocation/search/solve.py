@@ -92,6 +92,9 @@ from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import Backend, SolveOptions, require_backend
 from coralopt.types import Floats
 
+#: Share of the time so far that the first steps of one more pass take, which look at no clock.
+FIRST_STEPS = 0.1
+
 
 def solve_allocation(
     problem: AllocationProblem,
@@ -141,7 +144,8 @@ def solve_allocation(
             pass
         else:
             # Looking further away helps only where the target is what the proof stops at.
-            if context.done() or context.bound < context.target or context.left() == 0 or (context.too_near and last):
+            over = context.left() <= FIRST_STEPS * sum(context.seconds.values())
+            if context.done() or context.bound < context.target or over or (context.too_near and last):
                 return result
         near = context.too_near
         # The prices of that pass are better ones, since they come from all phases together.
