@@ -8,7 +8,8 @@ another at nearly the same price, so limits over all regions raise bounds more. 
 a limit to it, which is a relaxation; the lists at the end of a branch hold the sum. Each node of the tree solves its own
 decomposition (module ``decomposition``), a limit being one more row whose price only that phase pays, and drops the
 columns that have become too dear. A node ends when its bound reaches the target, or when its near coverings (module
-``coverings``) are few enough to choose from at once (module ``choice``); one that is hard to choose from is split. The
+``coverings``) are few enough to choose from at once (module ``choice``); one that is hard to choose from is split. Where
+they are too many, but columns are few, the back end settles it or raises its bound (module ``node_programme``). The
 node of least bound is next, so the least bound of the open nodes is a bound on the whole. Two are looked at side by side.
 
 A tree may run in several goes, with steps in between that lower the cost. Its nodes bring coverings that fit beside each

@@ -28,7 +28,7 @@ from coralopt.allocation.model.assembler import assemble
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.context import SearchContext
 from coralopt.solving import Reason, Termination, solve_matrix
-from coralopt.types import Floats, Ints
+from coralopt.types import Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,8 @@ def solve_programme(
     if not len(chosen) and (problem.demand > 0).any():
         return ProgrammeAnswer(math.inf, None, True, Termination(Reason.INFEASIBLE, None, "no columns"), 0.0)
     matrix = assemble(problem, columns, chosen)
-    use, phase = _use(problem, columns.template[chosen], columns.region[chosen]), columns.phase[chosen]
+    # Its first rows are what columns use of every cell.
+    use, phase = matrix.a[: problem.price.size, : len(chosen)].toarray().T, columns.phase[chosen]
     others = np.zeros(matrix.a.shape[1] - len(chosen))
 
     def row(values: Floats) -> Floats:
@@ -110,11 +111,3 @@ def solve_programme(
         bound = result.bound
     ended = reason in (Reason.OPTIMAL, Reason.INFEASIBLE)
     return ProgrammeAnswer(bound, allocation, ended, result.termination, time.perf_counter() - begin)
-
-
-def _use(problem: AllocationProblem, template: Ints, region: Ints) -> Floats:
-    """float64 (k, R * C), nodes that an instance of each column uses."""
-    regions, configurations = problem.price.shape
-    use = np.zeros((len(template), regions, configurations))
-    use[np.arange(len(template)), region] = problem.usage[template]
-    return use.reshape(len(template), regions * configurations)

@@ -38,7 +38,7 @@ class SearchLimits:
         most_coverings: The same after it.
         covering_nodes: Branch-and-bound nodes of the back end that chooses ahead of annealing.
         choice_nodes: Nodes of the tree that chooses after it.
-        tree_nodes: Nodes of the branching tree looked at for one target.
+        tree_nodes: Nodes of the branching tree looked at in one go.
         leaf_coverings: Most coverings that a node of the branching tree may have to be a leaf.
         leaf_nodes: Nodes of the tree that chooses in a leaf; where these are too few, the leaf is split.
         programme_columns: Most columns that a node of the branching tree may have to go to the back end.
