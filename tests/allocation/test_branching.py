@@ -26,6 +26,8 @@ from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search import branching
 from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.decomposition import add_cuts, raise_bound
+from coralopt.allocation.search.fixing import close_weighed
 from coralopt.allocation.search.node_programme import has_programme, solve_programme
 from coralopt.allocation.search.solve import _root_bound
 from coralopt.errors import InfeasibleError
@@ -188,7 +190,7 @@ def test_a_tree_in_several_goes(seed: int, nodes: int, most: int, columns: int) 
 def test_programme_of_a_node(problem: AllocationProblem, above: float, cut: bool) -> None:
     """It finds the optimum where that costs less than the target, and nothing otherwise, within a limit as without."""
     truth = best_by_enumeration(problem)
-    if not truth or not has_programme(problem):
+    if not truth or not has_programme(problem, get_backend("highs")):
         # Nothing to serve, or no allocation.
         return
     optimum = float(truth)
@@ -205,7 +207,7 @@ def test_programme_of_a_node(problem: AllocationProblem, above: float, cut: bool
     if not np.isfinite(master.bound):
         return
     target = optimum * (1 + above) + 1e-3 * np.sign(above or 1.0)
-    answer = solve_programme(search, master.near(target), limits, target, math.inf)
+    answer = solve_programme(search, master.near(target), limits, target, replace(EXACT, presolve=False))
     assert answer.ended
     if target > optimum:
         assert answer.bound <= optimum + 1e-6
@@ -214,3 +216,23 @@ def test_programme_of_a_node(problem: AllocationProblem, above: float, cut: bool
     else:
         assert answer.bound == math.inf
         assert answer.allocation is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(operated_problems(kinds=("spare", "supply", "region", "replicas", "survive", "ban", "quota")), st.booleans())
+def test_programme_over_all_that_survives(problem: AllocationProblem, cut: bool) -> None:
+    """With what every phase weighs as rows of the programme: the optimum, and none where there is none."""
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    search.columns = Columns.of(search.small)
+    if not has_programme(search.small, search.backend) or not (search.small.demand > 0).any():
+        return
+    truth = best_operated_by_enumeration(problem)
+    try:
+        highest = raise_bound(search, _root_bound(search), None)
+        close_weighed(search, (add_cuts(search, highest, whole=False) if cut else highest).root)
+    except InfeasibleError:
+        assert truth is None
+        return
+    assert truth is not None
+    assert search.cost == pytest.approx(float(truth), abs=1e-6)
+    assert search.bound == pytest.approx(float(truth), abs=1e-6)

@@ -146,8 +146,7 @@ class _Tree:
         self.rises = Rises()
         #: Slack, USD/h, up to which nodes go to the back end: what it settled before says how far it reaches.
         self.reach, self.for_nothing = math.inf, 0.0
-        # A licence for small programmes is none for these.
-        self.programmes = has_programme(search.within_cuts) and search.backend.probe().size_limit is None
+        self.programmes = has_programme(search.within_cuts, search.backend)
         #: What the bound rests on.
         self.proof = Proof.OWN_BOUND
         #: Coverings of the nodes' master programmes, by phase and members.
@@ -255,8 +254,11 @@ class _Tree:
         few = len(near.chosen) <= search.limits.programme_columns
         if self.programmes and few and (split is None or (slack <= learnt.reach and learnt.seconds >= LEAST_SECONDS)):
             seconds = math.inf if math.isinf(search.deadline) else max(learnt.seconds, LEAST_SECONDS)
-            until = min(self.deadline, time.perf_counter() + seconds)
-            answer = solve_programme(search, near, node.limits, goal, until)
+            left = min(max(self.deadline - time.perf_counter(), 0.0), seconds)
+            # Presolve takes longer than it saves.
+            nodes = search.limits.programme_nodes
+            options = replace(search.with_gap(0.25, left), node_limit=nodes, threads=1, presolve=False)
+            answer = solve_programme(search, near, node.limits, goal, options)
             tried = _Tried(slack, min(seconds / MOST_SECONDS, 1.0))
             return partial(self._take, node, answer, tried, here, goal, children)
         return lambda: self._split(node, here, children)

@@ -12,11 +12,12 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
+from coralopt.allocation.search.node_programme import ProgrammeAnswer, solve_programme
 from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.restriction import Restriction
 from coralopt.allocation.search.result import infeasible
 from coralopt.errors import LicenseLimitError
-from coralopt.solving import Reason, Solution, SolveOptions, solve
+from coralopt.solving import Proof, Reason, Solution, SolveOptions, solve
 from coralopt.types import Floats, Ints
 
 #: Seeds of the back end that are tried side by side, at most.
@@ -96,6 +97,38 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
         if wanted >= min(most, search.survivors) or restricted.full:
             break
         wanted = min(2 * wanted, most)
+
+
+def close_weighed(search: SearchContext, root: Root, seconds: float = math.inf) -> None:
+    """The same over all that survives, with what the Lagrangian bound knows of every phase as rows of the programme.
+
+    Raises:
+        InfeasibleError: No allocation meets every demand.
+    """
+    target, lagrangian = search.worth_proving(), root.lagrangian
+    chosen = np.flatnonzero((root.column_bounds <= target) & np.isfinite(root.column_bounds))
+    near = replace(lagrangian.near(math.inf), chosen=chosen, weight=lagrangian.weight[chosen])
+    options = search.with_gap(1.0, min(seconds, search.left()))
+    raced = 1 if options.time_limit is None else min(RACED, search.lanes)
+
+    def solve_from(k: int) -> ProgrammeAnswer:
+        answer = solve_programme(search, near, (), target, replace(options, seed=options.seed + k))
+        if answer.ended:
+            lanes.stop()
+        return answer
+
+    search.survivors = len(chosen)
+    with search.side_by_side(raced) as lanes:
+        answers = list(lanes.results(iter([partial(solve_from, k) for k in range(raced)]), raced))
+    for answer in answers:
+        search.heed(answer.termination)
+        if answer.allocation is not None:
+            search.offer(answer.allocation)
+        # Outside the survivors nothing is cheaper than the target.
+        search.raise_bound(min(answer.bound, target), Proof.SOLVER)
+    search.lap("fixing")
+    if math.isinf(target) and any(answer.bound == math.inf for answer in answers):
+        raise infeasible(search)
 
 
 def solve_part(

@@ -27,7 +27,7 @@ from coralopt.allocation.bounds.coverings import HAIR, NodeLimit, WeightedColumn
 from coralopt.allocation.model.assembler import assemble
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.context import SearchContext
-from coralopt.solving import Reason, Termination, solve_matrix
+from coralopt.solving import Backend, Reason, SolveOptions, Termination, solve_matrix
 from coralopt.types import Floats
 
 
@@ -50,13 +50,14 @@ class ProgrammeAnswer:
     seconds: float
 
 
-def has_programme(problem: AllocationProblem) -> bool:
-    """Whether every phase is covered by itself, by instances of its own."""
-    return not (problem.unmet_groups() or problem.routes or len(problem.joint))
+def has_programme(problem: AllocationProblem, backend: Backend) -> bool:
+    """Whether every phase is covered by itself, by instances of its own, and the back end takes programmes of any size."""
+    alone = not (problem.unmet_groups() or problem.routes or len(problem.joint))
+    return alone and backend.probe().size_limit is None
 
 
 def solve_programme(
-    search: SearchContext, near: WeightedColumns, limits: Sequence[NodeLimit], target: float, deadline: float
+    search: SearchContext, near: WeightedColumns, limits: Sequence[NodeLimit], target: float, options: SolveOptions
 ) -> ProgrammeAnswer:
     """Settle a node, or raise its bound; changes nothing that is known.
 
@@ -64,8 +65,8 @@ def solve_programme(
         search: The problem, its columns and the back end.
         near: The columns of the node that an allocation below the target may use, at the node's prices.
         limits: Those of the node.
-        target: USD/h; what costs more is of no interest.
-        deadline: Value of ``time.perf_counter()`` to stop at.
+        target: USD/h; what costs more is of no interest. Infinite where nothing is known.
+        options: For the back end.
     """
     begin = time.perf_counter()
     problem, columns, chosen = search.within_cuts, search.columns, near.chosen
@@ -98,9 +99,6 @@ def solve_programme(
         row_upper=np.concatenate([matrix.row_upper, most]),
         row_names=range(len(matrix.row_lower) + len(rows)),  # type: ignore[arg-type]
     )
-    left = max(deadline - time.perf_counter(), 0.0)
-    # Its presolve takes longer than it saves.
-    options = replace(search.with_gap(0.25, left), node_limit=search.limits.programme_nodes, threads=1, presolve=False)
     result = solve_matrix(within, search.backend, options)
     reason, allocation, bound = result.termination.reason, None, -math.inf
     if result.x is not None:

@@ -27,7 +27,7 @@ class SearchLimits:
             where bounds leave no more.
         compact_columns: So few go there once the bound is at its highest, or no allocation is known, for about as long as
             all steps before that took.
-        spared_columns: So few go there after annealing where an instance may be lost, for all of the time left.
+        spared_columns: So few go there where an instance may be lost, for most of the time left.
         share: Share of the time left that a step may take when it does not prove anything.
         share_first: Share of that which neighbourhoods may take before the tree over node counts.
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.

@@ -16,9 +16,10 @@ from coralopt.allocation.search.branching import Branching
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
 from coralopt.allocation.search.decomposition import Highest, add_cuts, fit_supply, raise_bound
-from coralopt.allocation.search.fixing import close_gap
+from coralopt.allocation.search.fixing import close_gap, close_weighed
 from coralopt.allocation.search.neighbourhood import NeighbourhoodSearch, repair, search_neighbourhoods
 from coralopt.allocation.search.node_counts import branch_on_node_counts
+from coralopt.allocation.search.node_programme import has_programme
 from coralopt.allocation.search.rest import settle_most
 from coralopt.allocation.search.restricted_master import begin_restricted_master, mostly_whole, restricted_master
 from coralopt.types import Floats
@@ -89,6 +90,7 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
         if fitting:
             _anneal(search, loose, FIRST_LOOK)
         if search.allocation is None:
+            _settle_spared(search, highest.root)
             _look(search, highest.root, loose)
         if search.allocation is None:
             # What whole instances leave has an allocation sooner than any programme over all of it.
@@ -134,6 +136,13 @@ def _look(search: SearchContext, root: Root, loose: Highest) -> None:
         close_gap(search, root, loose.root.column_bounds, seconds)
 
 
+def _settle_spared(search: SearchContext, root: Root, share: float = PROOF) -> None:
+    """The back end over few columns where an instance may be lost: coverings near the bound are often too many there."""
+    few = search.columns_left(root) <= search.limits.spared_columns
+    if few and search.small.spared.any() and has_programme(search.small, search.backend) and search.open():
+        close_weighed(search, root, share * search.left())
+
+
 def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms.
 
@@ -169,6 +178,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     between = search.close(NEAR) and not search.close(NARROW)
     if listed and search.open() and (spared or not between):
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
+    _settle_spared(search, root)
     if not many and not search.done():
         if not small.supply and not search.close(NEAR):
             # Where nodes of one kind have several prices, it finds less than what follows.
@@ -181,9 +191,8 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         _by_turns(search, tree)
     elif listed and (many or small.supply):
         _anneal(search, loose, limits.annealings)
-    if spared and search.columns_left(root) <= limits.spared_columns and search.open():
-        # Coverings near the bound are often too many there, and the back end raises no bound before its end.
-        close_gap(search, root, loose.root.column_bounds)
+    if spared:
+        _settle_spared(search, root, 1.0)
     # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
     last = (partial(_choose_near, search, root), tree.go)
     for step in last if spared else reversed(last):
