@@ -20,7 +20,7 @@ from coralopt.allocation import (
     reduce_problem,
     solve_allocation,
 )
-from coralopt.allocation.bounds.coverings import NodeLimit
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.pricing import PricingProblem
 from coralopt.allocation.model.columns import Columns
@@ -116,7 +116,7 @@ def test_ctrl_c_in_a_leaf_ends_the_tree(seed: int, monkeypatch: pytest.MonkeyPat
     limits = SearchLimits(
         direct_columns=0,
         compact_columns=0,
-        spared_columns=0,
+        loss_columns=0,
         cut_rounds=0,
         first_coverings=0,
         most_coverings=0,
@@ -236,3 +236,19 @@ def test_programme_over_all_that_survives(problem: AllocationProblem, cut: bool)
     assert truth is not None
     assert search.cost == pytest.approx(float(truth), abs=1e-6)
     assert search.bound == pytest.approx(float(truth), abs=1e-6)
+
+
+@pytest.mark.parametrize("weight", [7e-15, -7e-15])
+def test_weights_that_solvers_drop(weight: float) -> None:
+    """A column may weigh next to nothing at the prices of a node, which back ends would not see as it is."""
+    problem = allocation_instance(1)
+    truth = best_by_enumeration(problem)
+    assert truth
+    optimum = float(truth)
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    search.columns = Columns.of(search.small)
+    everything, count = np.arange(len(search.columns)), len(problem.demand)
+    weights = np.where(everything % 2 == 0, 1.0, weight)
+    near = WeightedColumns(everything, weights, (), np.full(count, min(weight, 0.0) * 1e6))
+    answer = solve_programme(search, near, (), optimum + 1.0, EXACT)
+    assert answer.bound == pytest.approx(optimum, abs=1e-6)

@@ -30,6 +30,9 @@ from coralopt.allocation.search.context import SearchContext
 from coralopt.solving import Backend, Reason, SolveOptions, Termination, solve_matrix
 from coralopt.types import Floats
 
+#: USD/h; solvers drop coefficients that are far below others.
+SMALLEST = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class ProgrammeAnswer:
@@ -82,8 +85,11 @@ def solve_programme(
 
     rows = [row(np.where(phase == limit.phase, limit.counted(use), 0.0)) for limit in limits]
     least, most = [float(limit.least) for limit in limits], [float(limit.most) for limit in limits]
+    # Raised at most, so what holds of the weights holds of these.
+    tiny = np.abs(near.weight) < SMALLEST
+    weight = np.where(tiny, np.where(near.weight > 0, SMALLEST, 0.0), near.weight)
     for p, whole in enumerate(near.whole.tolist()):
-        rows.append(row(np.where(phase == p, near.weight, 0.0)))
+        rows.append(row(np.where(phase == p, weight, 0.0)))
         # What is a hair lighter, by rounding, must not be lost.
         least.append(whole - HAIR * abs(whole))
         most.append(math.inf)

@@ -27,7 +27,7 @@ class SearchLimits:
             where bounds leave no more.
         compact_columns: So few go there once the bound is at its highest, or no allocation is known, for about as long as
             all steps before that took.
-        spared_columns: So few go there where an instance may be lost, for most of the time left.
+        loss_columns: So few go there where an instance or a region may be lost, for most of the time left.
         share: Share of the time left that a step may take when it does not prove anything.
         share_first: Share of that which neighbourhoods may take before the tree over node counts.
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.
@@ -64,7 +64,7 @@ class SearchLimits:
     most_near: int = 250_000
     direct_columns: int = 300
     compact_columns: int = 3_000
-    spared_columns: int = 1_000
+    loss_columns: int = 1_000
     share: float = 0.5
     share_first: float = 0.5
     near_bound: float = 0.01

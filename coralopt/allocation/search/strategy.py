@@ -90,7 +90,7 @@ def _tighten(search: SearchContext, highest: Highest) -> Highest:
         if fitting:
             _anneal(search, loose, FIRST_LOOK)
         if search.allocation is None:
-            _settle_spared(search, highest.root)
+            _settle_losses(search, highest.root)
             _look(search, highest.root, loose)
         if search.allocation is None:
             # What whole instances leave has an allocation sooner than any programme over all of it.
@@ -136,10 +136,12 @@ def _look(search: SearchContext, root: Root, loose: Highest) -> None:
         close_gap(search, root, loose.root.column_bounds, seconds)
 
 
-def _settle_spared(search: SearchContext, root: Root, share: float = PROOF) -> None:
-    """The back end over few columns where an instance may be lost: coverings near the bound are often too many there."""
-    few = search.columns_left(root) <= search.limits.spared_columns
-    if few and search.small.spared.any() and has_programme(search.small, search.backend) and search.open():
+def _settle_losses(search: SearchContext, root: Root, share: float = PROOF) -> None:
+    """The back end over few columns where an instance or a region may be lost: near coverings are often too many there."""
+    small = search.small
+    few = search.columns_left(root) <= search.limits.loss_columns
+    lost = bool(small.spared.any() or small.surviving.any())
+    if few and lost and has_programme(small, search.backend) and search.open():
         close_weighed(search, root, share * search.left())
 
 
@@ -178,7 +180,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     between = search.close(NEAR) and not search.close(NARROW)
     if listed and search.open() and (spared or not between):
         choose_near_coverings(search, root, limits.first_coverings, by_tree if spared else by_backend)
-    _settle_spared(search, root)
+    _settle_losses(search, root)
     if not many and not search.done():
         if not small.supply and not search.close(NEAR):
             # Where nodes of one kind have several prices, it finds less than what follows.
@@ -192,7 +194,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
     elif listed and (many or small.supply):
         _anneal(search, loose, limits.annealings)
     if spared:
-        _settle_spared(search, root, 1.0)
+        _settle_losses(search, root, 1.0)
     # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
     last = (partial(_choose_near, search, root), tree.go)
     for step in last if spared else reversed(last):
@@ -203,6 +205,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
 def _choose_without_rests(search: SearchContext, loose: Highest, tree: Branching) -> None:
     """Where demand may go unmet, or a region be lost: what whole instances leave is no problem of its own there."""
     small, limits, root = search.small, search.limits, tree.root
+    _settle_losses(search, root)
     if search.columns_left(root) > (limits.direct_columns if small.unmet_groups() else limits.most_columns):
         # Otherwise ``fixing`` ends it sooner.
         _anneal(search, loose, limits.annealings)
