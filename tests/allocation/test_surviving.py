@@ -37,14 +37,19 @@ from coralopt.testing.synthetic import synthetic_problem
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 10**6), regions=st.sampled_from((2, 3)), edges=st.sampled_from((3, 2_000)))
-def test_least_weight_is_that_of_all_amounts(seed: int, regions: int, edges: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    regions=st.sampled_from((2, 3, 4)),
+    edges=st.sampled_from((3, 2_000)),
+    paired=st.booleans(),
+)
+def test_least_weight_is_that_of_all_amounts(seed: int, regions: int, edges: int, paired: bool) -> None:
     """Over every combination of amounts; with few edges, never above it. So is what stands beside one more instance."""
-    rng, grid = np.random.default_rng(seed), 12
+    rng, grid, paired = np.random.default_rng(seed), 12 if regions < 4 else 6, paired and regions < 4
     sizes = [rng.integers(1, grid + 1, int(rng.integers(0, 4))) for _ in range(regions)]
     weights = [rng.uniform(0.0, 9.0, len(some)) for some in sizes]
     tables = [least_weights(some, own, grid) for some, own in zip(sizes, weights, strict=True)]
-    needed = rng.integers(0, grid + 1, regions)
+    needed = rng.integers(0, grid + 1 if paired else grid // 2 + 1, regions)
 
     def least(amounts: np.ndarray, own: list[np.ndarray]) -> float:
         weight = sum(table[amounts[:, r]] for r, table in enumerate(own))
@@ -56,6 +61,9 @@ def test_least_weight_is_that_of_all_amounts(seed: int, regions: int, edges: int
     truth = least(every, tables)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coralopt.allocation.bounds.surviving.EDGES", edges)
+        patch.setattr("coralopt.allocation.bounds.surviving.STAIRS", edges)
+        patch.setattr("coralopt.allocation.bounds.surviving.STEPS", min(grid, 2 * edges))
+        patch.setattr("coralopt.allocation.bounds.surviving.ANY_SHARE", 3 if paired else 1)
         cover = surviving_cover(tables, needed)
     assert cover.least <= truth + 1e-9
     if edges == 2_000 and np.isfinite(cover.limit):
@@ -181,6 +189,26 @@ def test_where_nothing_fits_prices_say_so_and_stay_small() -> None:
 )
 def test_bounds_and_answers_are_those_of_enumeration(problem: AllocationProblem, seed: int, gap: float) -> None:
     """At any prices no bound, and no bound of a column of the best allocation, is above its cost; the search finds it."""
+    hold_against_enumeration(problem, seed, gap)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problem=operated_problems(("survive", "replicas", "budget", "region")),
+    seed=st.integers(0, 1000),
+    gap=st.sampled_from((0.0, 0.05)),
+)
+def test_so_are_those_for_many_regions(problem: AllocationProblem, seed: int, gap: float) -> None:
+    """Two and three regions by what holds for any number."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coralopt.allocation.problem.ANY_SHARE", 1)
+        patch.setattr("coralopt.allocation.bounds.surviving.ANY_SHARE", 1)
+        # Nothing is remembered from before.
+        hold_against_enumeration(replace(problem), seed, gap)
+
+
+def hold_against_enumeration(problem: AllocationProblem, seed: int, gap: float) -> None:
+    """The same of one problem, with a loss of its own where nothing asks for any."""
     asked = problem.unmet_price is not None or any(row.measure == "tokens_s" for row in problem.side_constraints)
     if len(problem.region_names) > 1 and not asked:
         lost = SideConstraint("lost", "least", "tokens_s", 0.5, (0,), tuple(range(1, len(problem.region_names))))
@@ -209,3 +237,26 @@ def test_bounds_and_answers_are_those_of_enumeration(problem: AllocationProblem,
         parts = best_prices(PricingProblem(small, columns, np.arange(len(columns))), MasterState(prices), "highs")
         assert parts.bound <= limit
         assert (parts.column_bounds[counts > 0] <= limit).all()
+
+
+@pytest.mark.parametrize(("regions", "seed"), [(4, 0), (4, 1), (5, 2), (6, 3)])
+def test_loss_of_one_of_many_regions(regions: int, seed: int) -> None:
+    """Held against the whole integer programme; few columns are not handed over, so coverings prove it."""
+    problem = synthetic_problem(
+        max_nodes=3, phases=2, configurations=4, regions=regions, supply="ample", nodes=20, seed=seed
+    )
+    phases, every = range(len(problem.demand)), range(regions)
+    rows = tuple(
+        SideConstraint(f"{p} without {lost}", "least", "tokens_s", 0.5 / (1 + p), (p,), tuple(set(every) - {lost}))
+        for p in phases
+        for lost in every
+    )
+    problem = replace(problem, side_constraints=rows)
+    assert problem.adds_up
+    options = SolveOptions(rel_gap=1e-3, time_limit=60.0)
+    limits = AllocationSearchOptions(limits=SearchLimits(direct_columns=0, loss_columns=0))
+    result = solve_allocation(problem, options=options, search=limits)
+    truth = solve_allocation(problem, options=options, search=AllocationSearchOptions(reductions=False))
+    assert result.gap <= 1e-3
+    assert result.bound_usd_h <= truth.cost_usd_h * (1 + 1e-9)
+    assert truth.bound_usd_h <= result.cost_usd_h * (1 + 1e-9)

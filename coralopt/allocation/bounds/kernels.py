@@ -249,6 +249,22 @@ def least_beside(steps: Ints, after: Ints, rests: Floats, table: Floats) -> Floa
 
 
 @compiled(nogil=True)
+def join_region(others: Floats, counted: Ints, weight: Floats, limit: float) -> Floats:
+    """Least weight of ``others`` and one of these amounts of a region for each sum; weights ascend, none above the limit."""
+    size = len(others)
+    least = np.full(size, np.inf)
+    for k in range(len(weight)):
+        if weight[k] > limit:
+            break
+        own = min(counted[k], size)
+        for s in range(own):
+            least[s] = min(least[s], others[0] + weight[k])
+        for s in range(own, size):
+            least[s] = min(least[s], others[s - own] + weight[k])
+    return least
+
+
+@compiled(nogil=True)
 def surviving_pairs(
     first: tuple[Ints, Floats], second: tuple[Ints, Floats], third: Floats, needed: Ints, grid: int, limit: float
 ) -> tuple[float, tuple[int, int, int], tuple[Floats, Floats, Floats]]:

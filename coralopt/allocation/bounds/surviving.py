@@ -9,6 +9,15 @@ Whole instances are in it, so D is far above what prices of the surviving shares
 be spread over the regions in fractions. In three regions, with t_1 and t_2 given, t_3 is as small as the sums allow. So the
 edges of two staircases are tried in pairs, in ascending order of weight, and the third table is looked up. A long staircase
 is made coarser (:mod:`coralopt.allocation.bounds.routed`): still a bound. In two regions the third table is that of nothing.
+
+In more regions D is known where no X_l is above G / 2. Then amounts serve and survive exactly if what every region gives
+counts up to c_r = G - X_r only::
+
+    sum_r min(t_r, c_r) >= G
+
+If so, without l there are at least G - c_l = X_l. The other way round: if no t_r is above its c_r, the sum is that of all
+amounts; if one is, it is c_r and at least X_r of the others; if two are, it is at least 2 G - X_r - X_s >= G. So regions
+are joined one after the other, on a grid of at most ``STEPS`` steps, where amounts are rounded up.
 """
 
 from __future__ import annotations
@@ -19,10 +28,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt.allocation.bounds.routed import SPAN, Edges
+from coralopt.allocation.problem import ANY_SHARE
 from coralopt.types import Floats, Ints
 
 #: Edges of a staircase.
 EDGES = 2_000
+#: Steps, and edges of each region, where they are too many for pairs.
+STEPS, STAIRS = 4_000, 1_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +72,8 @@ def surviving_cover(tables: Sequence[Floats], needed: Ints) -> SurvivingCover:
     """The bound of the module docstring.
 
     Args:
-        tables: Two or three float64 (G + 1,), covering tables of the regions.
-        needed: int64 (R,), steps that must be left without each region.
+        tables: R float64 (G + 1,), covering tables of the regions.
+        needed: int64 (R,), steps that must be left without each region; at most G / 2 where there are four regions or more.
     """
     from coralopt.allocation.bounds.kernels import surviving_pairs
 
@@ -71,6 +83,8 @@ def surviving_cover(tables: Sequence[Floats], needed: Ints) -> SurvivingCover:
     if not np.isfinite(limit):
         return SurvivingCover(np.inf, (0,) * regions, np.inf, nowhere, (np.zeros(0),) * regions, tuple(tables))
     limit *= 1 + SPAN
+    if regions > ANY_SHARE:
+        return _of_many(tables, needed, limit)
     first, second = (Edges.of(table, limit, EDGES) for table in tables[:2])
     nothing = np.append(0.0, np.full(grid, np.inf))
     third = tables[2] if regions == 3 else nothing
@@ -93,6 +107,59 @@ def surviving_cover(tables: Sequence[Floats], needed: Ints) -> SurvivingCover:
         tuple(rest for _, rest in listed),
         tuple(tables),
     )
+
+
+def _of_many(tables: Sequence[Floats], needed: Ints, limit: float) -> SurvivingCover:
+    """The same in any number of regions, of combinations up to a weight."""
+    grid = len(tables[0]) - 1
+    steps = min(grid, STEPS)
+    stairs = [Edges.of(table, limit, STAIRS) for table in tables]
+    # Rounded up, as what is not known counts as there.
+    counted = [-(-np.minimum(edges.reach, grid - x) * steps // grid) for edges, x in zip(stairs, needed, strict=True)]
+    nothing = np.append(0.0, np.full(steps, np.inf))
+    others = _beside_each(nothing, list(zip(counted, (edges.weight for edges in stairs), strict=True)), limit)
+    # The fewest amounts that count as so many steps.
+    amounts = np.append(0, np.arange(steps) * grid // steps + 1)
+    after, rests = [], []
+    for r, x in enumerate(needed.tolist()):
+        most = -(-(grid - x) * steps // grid)
+        beside = others[r][::-1][: most + 1]
+        lower = np.flatnonzero(beside < np.append(np.inf, np.minimum.accumulate(beside)[:-1]))
+        after.append(amounts[lower])
+        rests.append(beside[lower])
+    totals = others[0][np.maximum(steps - counted[0], 0)] + stairs[0].weight
+    best, amounts_of = min(float(totals.min()), limit), _amounts(stairs, counted, steps)
+    return SurvivingCover(best, amounts_of, limit, tuple(after), tuple(rests), tuple(tables))
+
+
+def _beside_each(table: Floats, regions: list[tuple[Ints, Floats]], limit: float) -> list[Floats]:
+    """One float64 (N + 1,) a region: least weight of ``table`` and all other regions for each sum of counted amounts."""
+    from coralopt.allocation.bounds.kernels import join_region
+
+    if len(regions) == 1:
+        return [table]
+    half, with_first, with_second = len(regions) // 2, table, table
+    for region in regions[:half]:
+        with_first = join_region(with_first, *region, limit)
+    for region in regions[half:]:
+        with_second = join_region(with_second, *region, limit)
+    return _beside_each(with_second, regions[:half], limit) + _beside_each(with_first, regions[half:], limit)
+
+
+def _amounts(stairs: Sequence[Edges], counted: Sequence[Ints], steps: int) -> tuple[int, ...]:
+    """Steps of every region in the best combination."""
+    from coralopt.allocation.bounds.kernels import join_region
+
+    joined = [np.append(0.0, np.full(steps, np.inf))]
+    for edges, counts in zip(stairs, counted, strict=True):
+        joined.append(join_region(joined[-1], counts, edges.weight, np.inf))
+    missing, amounts = steps, list[int]()
+    for edges, counts, before in zip(stairs[::-1], counted[::-1], joined[-2::-1], strict=True):
+        left = np.maximum(missing - counts, 0)
+        k = int(np.argmin(before[left] + edges.weight))
+        amounts.append(int(edges.reach[k]))
+        missing = int(left[k])
+    return tuple(amounts[::-1])
 
 
 def _usual(tables: Sequence[Floats], needed: Ints) -> float:
