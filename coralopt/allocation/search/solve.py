@@ -52,7 +52,7 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     a back end can take, or nothing was found, integer programmes over the columns of least column bound look for an
     allocation; their own bounds say nothing about the whole problem and are not used. Few columns go to the back end
     before all other steps, for a part of the time; some thousand once the bound is at its highest, for as long as that took.
-    Where an instance may be lost they have the rows of a node programme besides
+    Where an instance or a region may be lost they have the rows of a node programme besides
     (:mod:`coralopt.allocation.search.node_programme`).
 ``check``
     holds the answer against the whole problem.
