@@ -249,13 +249,11 @@ def least_beside(steps: Ints, after: Ints, rests: Floats, table: Floats) -> Floa
 
 
 @compiled(nogil=True)
-def join_region(others: Floats, counted: Ints, weight: Floats, limit: float) -> Floats:
-    """Least weight of ``others`` and one of these amounts of a region for each sum; weights ascend, none above the limit."""
+def join_region(others: Floats, counted: Ints, weight: Floats) -> Floats:
+    """Least weight of ``others`` and one of these amounts of a region for each sum."""
     size = len(others)
     least = np.full(size, np.inf)
     for k in range(len(weight)):
-        if weight[k] > limit:
-            break
         own = min(counted[k], size)
         for s in range(own):
             least[s] = min(least[s], others[0] + weight[k])

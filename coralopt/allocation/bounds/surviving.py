@@ -117,7 +117,7 @@ def _of_many(tables: Sequence[Floats], needed: Ints, limit: float) -> SurvivingC
     # Rounded up, as what is not known counts as there.
     counted = [-(-np.minimum(edges.reach, grid - x) * steps // grid) for edges, x in zip(stairs, needed, strict=True)]
     nothing = np.append(0.0, np.full(steps, np.inf))
-    others = _beside_each(nothing, list(zip(counted, (edges.weight for edges in stairs), strict=True)), limit)
+    others = _beside_each(nothing, list(zip(counted, (edges.weight for edges in stairs), strict=True)))
     # The fewest amounts that count as so many steps.
     amounts = np.append(0, np.arange(steps) * grid // steps + 1)
     after, rests = [], []
@@ -132,7 +132,7 @@ def _of_many(tables: Sequence[Floats], needed: Ints, limit: float) -> SurvivingC
     return SurvivingCover(best, amounts_of, limit, tuple(after), tuple(rests), tuple(tables))
 
 
-def _beside_each(table: Floats, regions: list[tuple[Ints, Floats]], limit: float) -> list[Floats]:
+def _beside_each(table: Floats, regions: list[tuple[Ints, Floats]]) -> list[Floats]:
     """One float64 (N + 1,) a region: least weight of ``table`` and all other regions for each sum of counted amounts."""
     from coralopt.allocation.bounds.kernels import join_region
 
@@ -140,10 +140,10 @@ def _beside_each(table: Floats, regions: list[tuple[Ints, Floats]], limit: float
         return [table]
     half, with_first, with_second = len(regions) // 2, table, table
     for region in regions[:half]:
-        with_first = join_region(with_first, *region, limit)
+        with_first = join_region(with_first, *region)
     for region in regions[half:]:
-        with_second = join_region(with_second, *region, limit)
-    return _beside_each(with_second, regions[:half], limit) + _beside_each(with_first, regions[half:], limit)
+        with_second = join_region(with_second, *region)
+    return _beside_each(with_second, regions[:half]) + _beside_each(with_first, regions[half:])
 
 
 def _amounts(stairs: Sequence[Edges], counted: Sequence[Ints], steps: int) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ def _amounts(stairs: Sequence[Edges], counted: Sequence[Ints], steps: int) -> tu
 
     joined = [np.append(0.0, np.full(steps, np.inf))]
     for edges, counts in zip(stairs, counted, strict=True):
-        joined.append(join_region(joined[-1], counts, edges.weight, np.inf))
+        joined.append(join_region(joined[-1], counts, edges.weight))
     missing, amounts = steps, list[int]()
     for edges, counts, before in zip(stairs[::-1], counted[::-1], joined[-2::-1], strict=True):
         left = np.maximum(missing - counts, 0)

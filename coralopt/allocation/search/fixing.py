@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
+from coralopt.allocation.bounds.coverings import WeightedColumns
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.context import Root, SearchContext
@@ -19,6 +22,8 @@ from coralopt.allocation.search.result import infeasible
 from coralopt.errors import LicenseLimitError
 from coralopt.solving import Proof, Reason, Solution, SolveOptions, solve
 from coralopt.types import Floats, Ints
+
+_A = TypeVar("_A")
 
 #: Seeds of the back end that are tried side by side, at most.
 RACED = 4
@@ -107,19 +112,14 @@ def close_weighed(search: SearchContext, root: Root, seconds: float = math.inf) 
     """
     target, lagrangian = search.worth_proving(), root.lagrangian
     chosen = np.flatnonzero((root.column_bounds <= target) & np.isfinite(root.column_bounds))
-    near = replace(lagrangian.near(math.inf), chosen=chosen, weight=lagrangian.weight[chosen])
-    options = search.with_gap(1.0, min(seconds, search.left()))
-    raced = 1 if options.time_limit is None else min(RACED, search.lanes)
+    near = WeightedColumns(chosen, lagrangian.weight[chosen], lagrangian.least, lagrangian.whole)
 
-    def solve_from(k: int) -> ProgrammeAnswer:
-        answer = solve_programme(search, near, (), target, replace(options, seed=options.seed + k))
-        if answer.ended:
-            lanes.stop()
-        return answer
+    def solve_over(options: SolveOptions) -> ProgrammeAnswer:
+        return solve_programme(search, near, (), target, options)
 
     search.survivors = len(chosen)
-    with search.side_by_side(raced) as lanes:
-        answers = list(lanes.results(iter([partial(solve_from, k) for k in range(raced)]), raced))
+    options = search.with_gap(1.0, min(seconds, search.left()))
+    answers = _raced(search, options, solve_over, lambda answer: answer.ended)
     for answer in answers:
         search.heed(answer.termination)
         if answer.allocation is not None:
@@ -145,8 +145,10 @@ def solve_part(
     """
 
     def solve_with(margin: float) -> tuple[Solution[Allocation], bool]:
-        solutions = _raced(search, Part.of(problem, templates, floor, margin), options)
-        for solution in solutions:
+        part = Part.of(problem, templates, floor, margin)
+        solutions = _raced(search, options, partial(solution_of, search, part), _ended)
+        # The one to rely on comes last.
+        for solution in sorted(solutions, key=_says_most):
             holds = keep_answer(search, templates, solution)
         return solution, holds
 
@@ -175,8 +177,10 @@ def solution_of(search: SearchContext, part: Part, options: SolveOptions) -> Sol
     return solve(part, search.backend, formulation, options, route="arrays" if formulation == "split" else "pyomo")
 
 
-def _raced(search: SearchContext, part: Part, options: SolveOptions) -> list[Solution[Allocation]]:
-    """What the back end says from several seeds side by side, the one to rely on last.
+def _raced(
+    search: SearchContext, options: SolveOptions, solve_over: Callable[[SolveOptions], _A], ended: Callable[[_A], bool]
+) -> list[_A]:
+    """What the back end says from several seeds side by side.
 
     The first that proves what it says ends the others. Seeds decide how soon that is, and what is known by then: of six
     seeds over the same templates, one found as good an allocation in 8 s as another in 17. Only within a time limit:
@@ -187,20 +191,24 @@ def _raced(search: SearchContext, part: Part, options: SolveOptions) -> list[Sol
     """
     raced = 1 if options.time_limit is None else min(RACED, search.lanes)
 
-    def solve_from(k: int) -> Solution[Allocation]:
-        solution = solution_of(search, part, replace(options, seed=options.seed + k))
-        if solution.termination.reason in ENDED:
+    def solve_from(k: int) -> _A:
+        answer = solve_over(replace(options, seed=options.seed + k))
+        if ended(answer):
             lanes.stop()
-        return solution
+        return answer
 
     with search.side_by_side(raced) as lanes:
-        solutions = list(lanes.results(iter([partial(solve_from, k) for k in range(raced)]), raced))
-    if not solutions:
+        answers = list(lanes.results(iter([partial(solve_from, k) for k in range(raced)]), raced))
+    if not answers:
         # Ctrl-C came before any of them had begun.
         raise KeyboardInterrupt
-    return sorted(solutions, key=_says_most)
+    return answers
+
+
+def _ended(solution: Solution[Allocation]) -> bool:
+    return solution.termination.reason in ENDED
 
 
 def _says_most(solution: Solution[Allocation]) -> tuple[bool, float]:
     """Whether it ended the race, and its bound."""
-    return solution.termination.reason in ENDED, -math.inf if solution.bound is None else solution.bound
+    return _ended(solution), -math.inf if solution.bound is None else solution.bound

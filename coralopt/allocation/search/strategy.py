@@ -193,8 +193,7 @@ def _choose(search: SearchContext, loose: Highest, tight: Highest) -> None:
         _by_turns(search, tree)
     elif listed and (many or small.supply):
         _anneal(search, loose, limits.annealings)
-    if spared:
-        _settle_losses(search, root, 1.0)
+    _settle_losses(search, root, 1.0)
     # The slack needed is known now. What may be lost leaves few light coverings, and makes nodes of the branching tree slow.
     last = (partial(_choose_near, search, root), tree.go)
     for step in last if spared else reversed(last):
