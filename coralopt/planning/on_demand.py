@@ -28,8 +28,10 @@ from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.planning.request import PlanRequest
 from coralopt.solving import relative_gap
 from coralopt.templates import (
+    AffordableNodes,
     AnySizeBounds,
     DemandColumn,
+    InstancePrices,
     NodeSetFamily,
     TemplateLibrary,
     build_library,
@@ -48,6 +50,8 @@ OWN = 0.25
 #: Seconds that one search of an allocation may take, while prices are still looked for and then; its share of the time
 #: left, and nodes of its tree. A share of the cost that is not worth another search.
 QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 10.0, 40.0, 0.4, 10, 1e-4
+#: Node sets at most that all those are made of which a cheaper allocation could use.
+MOST_CLOSED = 200_000
 #: Price of a GPU of a node that costs nothing, as a share of the cheapest node that does; the bound is lower by that.
 HAIR = 1e-9
 
@@ -90,7 +94,8 @@ class OnDemandSearch:
             for phase, table in zip(scenario.model_phases, tables, strict=True)
         ]
         self.bound_usd_h = 0.0
-        self.best_mu = np.zeros_like(self.bounds.price)
+        self.best_duals = self.bounds.supply.free_of_charge
+        self.best_prices: list[list[InstancePrices]] | None = None
         self.covers: list[DemandColumn] = []
         self.library: TemplateLibrary | None = None
         self.state = search.state
@@ -104,30 +109,30 @@ class OnDemandSearch:
             InfeasibleError: The demand cannot be met with the templates made.
         """
         # These prices only begin the rounds: the bound holds at any.
-        mu, fractional, *_, feasible = self.bounds.column_generation(1e-3)
+        duals, fractional, *_, feasible = self.bounds.column_generation(1e-3)
         if not feasible:
-            mu = np.zeros_like(mu)
+            duals = np.zeros_like(duals)
         best: tuple[TemplateLibrary, AllocationResult] | None = None
         for number in range(1, ROUNDS + 1):
             if self.request.progress is not None:
                 self.request.progress("templates on demand", number, ROUNDS)
             before = best, self.bound_usd_h * (1 + LITTLE)
-            fresh = number == 1 and mu.any() and self._price(np.zeros_like(mu))
-            fresh = self._price(mu) or fresh
+            fresh = number == 1 and duals.any() and self._price(np.zeros_like(duals))
+            fresh = self._price(duals) or fresh
             if fresh or number == 1:
                 best = self._allocate(best, QUICK_S)
             if self._is_reached(best) or self._is_late():
                 break
-            prices = None if self.state is None else np.maximum(self.state.capacity_prices, 0.0)
+            prices = None if self.state is None else self._with_capacity(self.state.capacity_prices)
             moved = fresh and (best is not before[0] or self.bound_usd_h > before[1])
             if best is None and feasible and self.covers:
                 # What is cheapest for each demand does not fit beside the others: prices of the supply they share.
                 prices, moved = self.bounds.master(self.covers)[1], True
-            if prices is not None and not np.array_equal(prices, mu) and moved:
-                mu = prices
+            if prices is not None and not np.array_equal(prices, duals) and moved:
+                duals = prices
             else:
                 break
-        best = self._raise_bound(self._improve(best))
+        best = self._close(self._raise_bound(self._improve(best)))
         if best is None and self._is_late():
             raise NoSolutionError(
                 "the time limit passed before any allocation of templates made on demand was known", None
@@ -142,17 +147,23 @@ class OnDemandSearch:
         result = replace(result, bound_usd_h=bound, gap=relative_gap(result.cost_usd_h, bound))
         return library, Served(result, self.problem_of(library))
 
-    def _price(self, mu: Floats) -> bool:
+    def _with_capacity(self, mu: Floats) -> Floats:
+        """Dual prices with those of capacity that an allocation was searched with; limits keep theirs."""
+        return self.bounds.supply.with_capacity(np.maximum(mu, 0.0), self.best_duals)
+
+    def _price(self, duals: Floats) -> bool:
         """Node sets and the bound at these prices of capacity; whether any node set is new."""
         short = SHORT * self.request.solve_options.rel_gap
-        price = self.bounds.price + mu
+        supply = self.bounds.supply
+        price, mu = supply.price + supply.capacity(duals), supply.capacity(duals)
         if (price == 0).any():
             # Of instances that cost nothing none is the least: a hair for every GPU makes it the smallest.
             gpus = np.array([host.count for host in self.scenario.configurations])
             mu = mu + np.where(price == 0, HAIR * price.min(initial=1.0, where=price > 0) * gpus, 0.0)
-        bound, prices = self.bounds.whole_nodes(mu, GRID, MOST_STEPS, short)
+            duals = supply.with_capacity(mu, duals)
+        bound, prices = self.bounds.whole_nodes(duals, GRID, MOST_STEPS, short)
         if bound > self.bound_usd_h:
-            self.bound_usd_h, self.best_mu = bound, mu
+            self.bound_usd_h, self.best_duals, self.best_prices = bound, duals, prices
         self.covers += self.bounds.covers(prices)
         fresh = [
             family.add_pipelines(pipeline for price in several for pipeline in price.pipelines())
@@ -167,7 +178,7 @@ class OnDemandSearch:
         if best is None:
             return best
         library, allocation = best[0], best[1].allocation
-        used = np.zeros((len(self.families), *self.best_mu.shape))
+        used = np.zeros((len(self.families), *self.bounds.supply.nodes.shape))
         nodes = library.usage[allocation.template] * allocation.count[:, None]
         np.add.at(used, (library.phase[allocation.template], allocation.region), nodes)
         self.covers += [self.bounds.column(m, usage) for m, usage in enumerate(used)]
@@ -177,10 +188,10 @@ class OnDemandSearch:
                 break
             if self.request.progress is not None:
                 self.request.progress("bound over node sets of any size", number, RAISES)
-            objective, mu, short = self.bounds.master(self.covers)
+            objective, duals, short = self.bounds.master(self.covers)
             if short <= 0 and relative_gap(objective, self.bound_usd_h) <= self.request.solve_options.rel_gap / 10:
                 break
-            fresh |= self._price((1 - STEP) * self.best_mu + STEP * mu)
+            fresh |= self._price((1 - STEP) * self.best_duals + STEP * duals)
         return self._improve(best) if fresh else best
 
     def _improve(
@@ -189,12 +200,43 @@ class OnDemandSearch:
         """The best allocation, and those over templates near the ones it uses, as long as that is cheaper."""
         while best is not None and not self._is_reached(best) and not self._is_late():
             library, used = best[0], np.unique(best[1].allocation.template)
-            price = self.bounds.price.min(axis=0)
+            price = self.bounds.supply.price.min(axis=0)
             near = [self.families[library.phase[t]].add_near(library.usage[t].astype(np.int64), price) for t in used]
             before, best = best, self._allocate(best, SEARCH_S)
             if best is None or not any(near) or best[1].cost_usd_h >= before[1].cost_usd_h * (1 - LITTLE):
                 break
         return best
+
+    def _close(
+        self, best: tuple[TemplateLibrary, AllocationResult] | None
+    ) -> tuple[TemplateLibrary, AllocationResult] | None:
+        """All node sets that a cheaper allocation could use, where these are few: its bound is then one over all of them.
+
+        Raises:
+            InfeasibleError: No allocation of any node sets meets the demand.
+        """
+        if self._is_reached(best) or self._is_late() or self.best_prices is None:
+            return best
+        ceiling = math.inf if best is None else best[1].cost_usd_h
+        most = self.bounds.affordable_usd_h(self.best_prices, ceiling - self.bound_usd_h)
+        supply, left = self.bounds.supply, MOST_CLOSED
+        for m, (family, most_usd_h) in enumerate(zip(self.families, most.tolist(), strict=True)):
+            before = len(family)
+            offer = AffordableNodes(supply.prices(self.best_duals, m), supply.nodes, most_usd_h, left)
+            if not family.add_affordable(offer):
+                return best
+            left -= len(family) - before
+        library = self._place()
+        start = self.search.start if best is None else _same_allocation(*best, library)
+        search = replace(self.search, state=self.state, start=start)
+        left_s = min(SEARCH_S, self.deadline - time.perf_counter())
+        options = replace(self.request.solve_options, time_limit=max(0.1, left_s))
+        try:
+            result = solve_allocation(self.problem_of(library), self.request.backend, options, search)
+        except NoSolutionError:
+            return best
+        self.bound_usd_h = max(self.bound_usd_h, min(result.bound_usd_h, ceiling))
+        return (library, result) if best is None or result.cost_usd_h < best[1].cost_usd_h else best
 
     def _is_reached(self, best: tuple[TemplateLibrary, AllocationResult] | None) -> bool:
         """Whether the gap asked for is proven."""

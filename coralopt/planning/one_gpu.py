@@ -102,7 +102,7 @@ class _OneGpuSearch:
         elif is_on_demand(self.request.scenario):
             for name, scenario in self.scenarios.items():
                 bounds = AnySizeBounds(scenario, self.request.warm.tables_of(scenario))
-                self.bounds[name] = max(self.bounds[name], bounds.whole_nodes(np.zeros_like(bounds.price), GRID)[0])
+                self.bounds[name] = max(self.bounds[name], bounds.whole_nodes(bounds.supply.free_of_charge, GRID)[0])
         else:
             self.request = self.request.warmed()
             for name in self.scenarios:

@@ -21,9 +21,10 @@ from coralopt.templates.certificate import AllocationCertificate, AnySizeBounds,
 from coralopt.templates.cheapest_token import CheapestToken, cheapest_token, phase_bounds, unlimited_tables
 from coralopt.templates.check import LibraryCheck, check_library, library_scenario
 from coralopt.templates.classes import class_rates
+from coralopt.templates.instance_prices import InstancePrices
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
 from coralopt.templates.method import BuildMethod
-from coralopt.templates.node_sets import node_sets, node_sets_for
+from coralopt.templates.node_sets import AffordableNodes, node_sets, node_sets_for
 from coralopt.templates.on_demand import NodeSetFamily, is_on_demand, with_templates
 from coralopt.templates.patterns import Patterns, shared_patterns
 from coralopt.templates.spare_batches import with_spare_batches
@@ -31,11 +32,13 @@ from coralopt.templates.stored import LibraryAhead, default_library_path
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
 
 __all__ = [
+    "AffordableNodes",
     "AllocationCertificate",
     "AnySizeBounds",
     "BuildMethod",
     "CheapestToken",
     "DemandColumn",
+    "InstancePrices",
     "LibraryAhead",
     "LibraryCheck",
     "NodeSetFamily",

@@ -22,16 +22,13 @@ import numpy as np
 
 from coralopt.errors import LibraryError
 from coralopt.machine import cores
+from coralopt.scenario.facts.operations import ModelRules
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.solving import MilpMatrix, Reason, solve_matrix
 from coralopt.templates.cheapest_token import SAFE, regional_tokens, unlimited_tables
-from coralopt.templates.instance_prices import (
-    InstancePrices,
-    cheapest_cover,
-    min_plus,
-    regional_prices,
-    several_instances,
-)
+from coralopt.templates.covers import CoverRules, cheapest_cover, least_prices
+from coralopt.templates.instance_prices import InstancePrices, min_plus, regional_prices
+from coralopt.templates.shared_supply import SharedSupply
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
@@ -92,31 +89,21 @@ class AnySizeBounds:
         self.tables = [_allowed(scenario, p, table) for p, table in enumerate(tables)]
         self.demand = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
         rules = dict(scenario.operations.models)
-        #: Least instances of each phase.
-        self.replicas = [
-            rules[phase.served].min_replicas if phase.served in rules else 0 for phase in scenario.model_phases
+        #: What the instances of each phase do beside serving its demand.
+        self.rules = [
+            _rules_of(rules[phase.served], phase.demand_tokens_s > 0) if phase.served in rules else CoverRules()
+            for phase in scenario.model_phases
         ]
         # The phases that a request may pass: for each model, one way or several; and replicas without demand.
-        idle = [p for p, least in enumerate(self.replicas) if least > 0 and self.demand[p] == 0]
+        idle = [p for p, several in enumerate(self.rules) if several.replicas > 0 and self.demand[p] == 0]
         self.ways = (*(tuple(ways) for ways in ways_of(scenario).values()), *(((p,),) for p in idle))
         #: What whole nodes are counted for: where there is no demand, any instance will do.
         self.counted = self.demand.copy()
         for p in idle:
             values = self.tables[p].values
             self.counted[p] = values.min(initial=float(values.max()) or 1.0, where=values > 0)
-        sold = (scenario.availability > 0) & np.isfinite(scenario.price_usd_h)
-        # What runs already pays no penalty; without knowing which of it stays, nobody is charged for it.
-        # What starting costs by template is left out of this bound.
-        free = bool(scenario.running) or scenario.operations.start is not None
-        factor = 1.0 if free else 1.0 + scenario.initialization_penalty
-        # Reserved and spot nodes cost less, but the penalty is always on the list price; the cheapest class bounds them all.
-        rent = scenario.price_usd_h.copy()
-        names = [configuration.name for configuration in scenario.configurations]
-        for held in scenario.operations.classes:
-            cell = scenario.regions.index(held.region), names.index(held.configuration)
-            rent[cell] = min(rent[cell], held.usd_h)
-        self.price = np.where(sold, rent + (factor - 1.0) * scenario.price_usd_h, math.inf)
-        self.supply = np.where(sold, scenario.availability, 0).astype(np.float64)
+        #: Nodes and limits that all phases share.
+        self.supply = SharedSupply(scenario)
         # Phases whose demands are cut into equally many steps, since they add up step by step; and the steps of each.
         self.groups = [
             group
@@ -128,12 +115,12 @@ class AnySizeBounds:
         self.scarce: list[list[int]] = [[] for _ in self.demand]
 
     def whole_nodes(
-        self, mu: Floats, grid: int, most: int = 0, short: float = 0.0
+        self, duals: Floats, grid: int, most: int = 0, short: float = 0.0
     ) -> tuple[float, list[list[InstancePrices]]]:
         """The bound that counts whole nodes, USD/h, and what it is made of.
 
         Args:
-            mu: float64 (R, C), prices of capacity, at least 0.
+            duals: Prices of nodes and limits, at least 0; see :class:`coralopt.templates.shared_supply.SharedSupply`.
             grid: Steps of each demand.
             most: Steps at most, where the cheapest instances serve a whole demand by rounding only. Later calls begin
                 with as many.
@@ -148,7 +135,7 @@ class AnySizeBounds:
             steps = max(grid, min(most, int(self.steps[list(group)].max())))
             while True:
                 for m in group:
-                    prices[m] = self._fitting_prices(m, mu, steps)
+                    prices[m] = self._fitting_prices(m, duals, steps)
                 if steps * FINER > most:
                     break
                 if min((self._served(m, prices[m]) for m in group if _serves(prices[m])), default=1.0) >= 1 - short:
@@ -160,10 +147,10 @@ class AnySizeBounds:
         order = sorted(self.groups, key=lambda group: -int(self.steps[list(group)].max()))
         with ThreadPoolExecutor(cores()) as threads:
             list(threads.map(price, order))
-        every = map(_over_regions, prices, self.steps.tolist(), self.replicas)
-        return self._lagrangian(mu, list(every)), prices
+        every = list(map(least_prices, prices, self.steps.tolist(), self.rules))
+        return self._lagrangian(duals, every), prices
 
-    def _fitting_prices(self, m: int, mu: Floats, steps: int) -> list[InstancePrices]:
+    def _fitting_prices(self, m: int, duals: Floats, steps: int) -> list[InstancePrices]:
         """Prices of instances of a phase; those of its cheapest cover use no more nodes than their region has.
 
         Counting nodes takes long, so only configurations are counted of which they would use more.
@@ -171,18 +158,46 @@ class AnySizeBounds:
         if not self.counted[m] > 0:
             return []
         while True:
-            nodes = {c: self.supply[:, c] for c in self.scarce[m]}
-            prices = regional_prices(self.tables[m].values, self.price + mu, float(self.counted[m]), steps, nodes)
-            cover = cheapest_cover(prices, self.replicas[m]) if _serves(prices) else []
-            beyond = [np.flatnonzero(pipeline.node_set > self.supply[region]) for region, pipeline in cover]
+            nodes, each = {c: self.supply.nodes[:, c] for c in self.scarce[m]}, self.rules[m].surviving > 0
+            demand, at = float(self.counted[m]), self.supply.prices(duals, m)
+            prices = regional_prices(self.tables[m].values, at, demand, steps, nodes, each=each)
+            cover = cheapest_cover(prices, self.rules[m]) if _serves(prices) else []
+            beyond = [np.flatnonzero(pipeline.node_set > self.supply.nodes[region]) for region, pipeline in cover]
             fresh = {c for some in beyond for c in some.tolist()}.difference(self.scarce[m])
             if not fresh:
                 return prices
             self.scarce[m] += sorted(fresh)
 
+    def affordable_usd_h(self, prices: Sequence[Sequence[InstancePrices]], slack: float) -> Floats:
+        """float64 (M,): no instance that costs more is in an allocation that costs less than the bound and ``slack``, USD/h.
+
+        Let an instance of phase m serve t of G steps at the dual prices of ``prices``. With it all costs at least the
+        bound, less the price of m's demand, plus its own price and the least one of the other G - t steps. What it
+        serves at most follows from its price. Where a model has several ways, its instances cost no more than all of them.
+        """
+        most = np.zeros(len(self.demand))
+        if not math.isfinite(slack):
+            most[[p for ways in self.ways for way in ways for p in way]] = math.inf
+            return most
+        full = list(map(least_prices, prices, self.steps.tolist(), self.rules))
+        for ways in self.ways:
+            several = {p for way in ways for p in way}
+            if len(ways) > 1:
+                most[list(several)] = slack + min(sum(float(full[p][-1]) for p in way) for way in ways)
+                continue
+            for p in several:
+                plain = least_prices(prices[p], int(self.steps[p]), CoverRules())
+                least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)
+                allowed = slack + float(full[p][-1]) - plain[::-1]
+                dearer = np.append(least[1:], math.inf)
+                most[p] = np.minimum(dearer, allowed)[least <= allowed].max(initial=0.0)
+        return most * (1 + SAFE)
+
     def _served(self, m: int, regions: Sequence[InstancePrices]) -> float:
         """The share of its demand that the cheapest instances of a phase serve without rounding."""
-        tokens_s = sum(pipeline.tokens_s(self.tables[m].values) for _, pipeline in cheapest_cover(regions))
+        tokens_s = sum(
+            pipeline.tokens_s(self.tables[m].values) for _, pipeline in cheapest_cover(regions, CoverRules())
+        )
         return tokens_s / float(self.counted[m])
 
     def covers(self, prices: Sequence[Sequence[InstancePrices]]) -> list[DemandColumn]:
@@ -191,8 +206,8 @@ class AnySizeBounds:
         for m, regions in enumerate(prices):
             if not _serves(regions):
                 continue
-            usage, tokens_s = np.zeros(self.price.shape), 0.0
-            for region, pipeline in cheapest_cover(regions, self.replicas[m]):
+            usage, tokens_s = np.zeros(self.supply.nodes.shape), 0.0
+            for region, pipeline in cheapest_cover(regions, self.rules[m]):
                 usage[region] += pipeline.node_set
                 tokens_s += pipeline.tokens_s(self.tables[m].values)
             if tokens_s > 0:
@@ -202,17 +217,17 @@ class AnySizeBounds:
 
     def column(self, m: int, usage: Floats) -> DemandColumn:
         """Nodes (R, C) that serve all the demand of a model phase, and what they cost."""
-        return DemandColumn(m, usage, float((usage * np.where(usage > 0, self.price, 0.0)).sum()))
+        return DemandColumn(m, usage, self.supply.usd_h(usage))
 
-    def fractional(self, mu: Floats, least: Floats) -> float:
-        """The bound with nodes in fractions, USD/h; ``least``: float64 (M,), kappa of each phase at prices with ``mu``."""
+    def fractional(self, duals: Floats, least: Floats) -> float:
+        """The bound with nodes in fractions, USD/h; ``least``: float64 (M,), kappa of each phase at these prices."""
         return self._lagrangian(
-            mu, [np.array([0.0, d * k if d else 0.0]) for d, k in zip(self.demand, least, strict=True)]
+            duals, [np.array([0.0, d * k if d else 0.0]) for d, k in zip(self.demand, least, strict=True)]
         )
 
-    def _lagrangian(self, mu: Floats, every: Sequence[Floats]) -> float:
-        """All demands at prices with duals, less what the duals earn on the supply."""
-        total = -float((mu * self.supply).sum())
+    def _lagrangian(self, duals: Floats, every: Sequence[Floats]) -> float:
+        """All demands at dual prices, less what the supply earns at these."""
+        total = -self.supply.worth(duals)
         for ways in self.ways:
             if len(ways) == 1:
                 total += sum(float(every[p][-1]) for p in ways[0])
@@ -227,67 +242,71 @@ class AnySizeBounds:
     def column_generation(
         self, tolerance: float = 1e-6, on_round: Callable[[int, float], None] | None = None
     ) -> tuple[Floats, float, int, int, bool]:
-        """Duals of the capacity rows (R, C), the bound in USD/h, rounds, columns, and whether demands can be met."""
+        """Prices of nodes and limits, the bound in USD/h, rounds, columns, and whether demands can be met."""
         columns: dict[tuple[int, int, bytes], DemandColumn] = {}
 
-        def add(mu: Floats) -> Floats:
+        def add(duals: Floats) -> Floats:
             """Columns that are best at these duals; float64 (M,), the least cost of a token/s of each phase."""
             least = np.full(len(self.demand), math.inf)
+            at = [self.supply.prices(duals, m) for m in range(len(self.demand))]
             with ThreadPoolExecutor(cores()) as threads:
-                several = list(threads.map(lambda table: regional_tokens(table.values, self.price + mu), self.tables))
+                several = list(threads.map(lambda table, price: regional_tokens(table.values, price), self.tables, at))
             for m, (table, tokens) in enumerate(zip(self.tables, several, strict=True)):
                 for r, token in tokens:
                     least[m] = min(least[m], token.usd_h)
-                    usage = np.zeros(self.price.shape)
+                    usage = np.zeros(self.supply.nodes.shape)
                     usage[r] = token.usage(table.values) * self.demand[m]
                     columns.setdefault((m, r, usage[r].tobytes()), self.column(m, usage))
             return least
 
-        mu = np.zeros(self.price.shape)
+        duals = self.supply.free_of_charge
         if not self.ways:
-            return mu, 0.0, 0, 0, True
-        least = add(mu)
-        bound = self.fractional(mu, least)
+            return duals, 0.0, 0, 0, True
+        least = add(duals)
+        bound = self.fractional(duals, least)
         if not math.isfinite(bound):
-            return mu, math.inf, 0, len(columns), False
+            return duals, math.inf, 0, len(columns), False
         for rounds in range(1, 201):
             if on_round is not None:
                 on_round(rounds, bound)
-            objective, mu, short = self.master(list(columns.values()))
-            least = add(mu)
-            bound = max(bound, self.fractional(mu, least))
+            objective, duals, short = self.master(list(columns.values()))
+            least = add(duals)
+            bound = max(bound, self.fractional(duals, least))
             if short <= 0 and bound >= objective * (1 - tolerance):
                 break
-        return mu, bound, rounds, len(columns), short <= 1e-9
+        return duals, bound, rounds, len(columns), short <= 1e-9
 
     def master(self, columns: Sequence[DemandColumn]) -> tuple[float, Floats, float]:
-        """The linear programme over the columns: objective, duals of the capacity rows (R, C), and share of unmet demand."""
+        """The linear programme over the columns: objective, prices of nodes and limits, and share of unmet demand."""
         from scipy.sparse import csc_matrix
 
-        regions, kinds = self.supply.shape
         ways = [(model, way) for model, several in enumerate(self.ways) for way in several]
         count, models, split = len(self.demand), len(self.ways), len(columns)
+        dearer, most = self.supply.dearer_rows(), self.supply.most()
         # Columns in units of the whole demand keep the numbers near 1: a pipeline's share of its phase's demand, a way's
-        # share of its model's, and what of it is unmet, which keeps the programme feasible.
-        dense = np.zeros((count + models + regions * kinds, split + len(ways) + models))
+        # share of its model's, and what of it is unmet, which keeps the programme feasible; then nodes of dearer classes.
+        unmet = slice(split + len(ways), split + len(ways) + models)
+        dense = np.zeros((count + models + len(most), unmet.stop + dearer.shape[1]))
         cost = np.zeros(dense.shape[1])
         for position, column in enumerate(columns):
             dense[column.phase, position] = 1
-            dense[count + models :, position] = column.usage.ravel()
+            dense[count + models :, position] = self.supply.rows(column.phase, column.usage)
             cost[position] = column.usd_h
         for position, (model, way) in enumerate(ways, start=split):
             dense[list(way), position] = -1
             dense[count + model, position] = 1
-        dense[count : count + models, split + len(ways) :] = np.eye(models)
-        cost[split + len(ways) :] = 100 * float(cost.max(initial=1.0))
+        dense[count : count + models, unmet] = np.eye(models)
+        cost[unmet] = 100 * float(cost.max(initial=1.0))
+        dense[count + models :, unmet.stop :] = dearer
+        cost[unmet.stop :] = self.supply.surcharge
         matrix = MilpMatrix(
             c=cost,
             offset=0.0,
             a=csc_matrix(dense),
-            row_lower=np.concatenate([np.zeros(count), np.ones(models), np.full(regions * kinds, -math.inf)]),
-            row_upper=np.concatenate([np.full(count + models, math.inf), self.supply.ravel()]),
+            row_lower=np.concatenate([np.zeros(count), np.ones(models), np.full(len(most), -math.inf)]),
+            row_upper=np.concatenate([np.full(count + models, math.inf), most]),
             lower=np.zeros(len(cost)),
-            upper=np.full(len(cost), math.inf),
+            upper=np.concatenate([np.full(unmet.stop, math.inf), self.supply.count]),
             integer=np.zeros(len(cost), dtype=bool),
             maximize=False,
             column_names=[f"x{i}" for i in range(len(cost))],
@@ -296,8 +315,13 @@ class AnySizeBounds:
         result = solve_matrix(matrix, "highs")
         if result.x is None or result.row_duals is None or result.termination.reason is not Reason.OPTIMAL:
             raise ArithmeticError(f"the master of the certificate was not solved: {result.termination.raw}")
-        mu = np.maximum(-result.row_duals[count + models :], 0.0).reshape(regions, kinds)
-        return result.objective, mu, float(result.x[split + len(ways) :].sum())
+        return result.objective, np.maximum(-result.row_duals[count + models :], 0.0), float(result.x[unmet].sum())
+
+
+def _rules_of(rules: ModelRules, has_demand: bool) -> CoverRules:
+    if not has_demand:
+        return CoverRules(rules.min_replicas)
+    return CoverRules(rules.min_replicas, rules.survive_instance_loss, rules.survive_region_loss)
 
 
 def _allowed(scenario: ResolvedScenario, p: int, table: ThroughputTables) -> ThroughputTables:
@@ -314,16 +338,6 @@ def _allowed(scenario: ResolvedScenario, p: int, table: ThroughputTables) -> Thr
 def _serves(regions: Sequence[InstancePrices]) -> bool:
     """Whether the whole demand can be served."""
     return any(math.isfinite(price.one[-1]) for price in regions)
-
-
-def _over_regions(prices: Sequence[InstancePrices], grid: int, replicas: int) -> Floats:
-    """float64 (G + 1,): least price of all instances together, ``replicas`` at least, each where it is cheapest."""
-    if not prices:
-        return np.zeros(grid + 1)
-    one = np.min([np.minimum(price.one, price.every) for price in prices], axis=0)
-    tables = several_instances(one, replicas)
-    further = replicas + 1 - len(tables)
-    return tables[-1] + further * one[1:].min() if further > 0 else tables[-1]
 
 
 def _refuse(scenario: ResolvedScenario) -> None:
@@ -365,6 +379,6 @@ def allocation_certificate(
         LibraryError: As :class:`AnySizeBounds`.
     """
     bounds = AnySizeBounds(scenario, unlimited_tables(scenario) if tables is None else tables)
-    mu, fractional, rounds, columns, feasible = bounds.column_generation(tolerance, on_round)
-    bound = max(fractional, bounds.whole_nodes(mu, grid)[0]) if grid > 0 and rounds else fractional
-    return AllocationCertificate(bound, fractional, rounds, columns, feasible, mu)
+    duals, fractional, rounds, columns, feasible = bounds.column_generation(tolerance, on_round)
+    bound = max(fractional, bounds.whole_nodes(duals, grid)[0]) if grid > 0 and rounds else fractional
+    return AllocationCertificate(bound, fractional, rounds, columns, feasible, bounds.supply.capacity(duals))

@@ -196,3 +196,36 @@ def cover_demand(one: Floats, out: Floats) -> None:
                 kept[many] = t
                 many += 1
         out[t] = least
+
+
+@compiled(nogil=True)
+def cover_without_one(one: Floats, beside: int) -> tuple[float, int]:
+    """Least price of instances with all steps together, and ``beside`` without the largest; steps of the largest.
+
+    ``one[t]``: price of one instance of t steps or more. Infinite, and 0, where there are none.
+    """
+    grid = one.shape[0] - 1
+    # Least price of t steps by instances so far, which ascend.
+    few = np.full(grid + 1, np.inf)
+    few[0] = 0.0
+    best, largest = np.inf, 0
+    for t in range(1, grid + 1):
+        # What smaller ones do together for no more, or one of more steps for the same, is no better as the largest either.
+        if one[t] == np.inf or few[t] <= one[t] or (t < grid and one[t + 1] <= one[t]):
+            continue
+        for s in range(1, grid + 1):
+            few[s] = min(few[s], one[t] + few[s - t if s > t else 0])
+        cost = one[t] + few[max(grid - t, beside)]
+        if cost < best:
+            best, largest = cost, t
+    return best, largest
+
+
+@compiled(nogil=True)
+def join_tables(left: Floats, right: Floats, out: Floats) -> None:
+    """``out[t]`` = least of ``left[t - s] + right[s]`` over the steps s that ``right`` has."""
+    for t in range(out.shape[0]):
+        least = np.inf
+        for s in range(min(t + 1, right.shape[0])):
+            least = min(least, left[t - s] + right[s])
+        out[t] = least

@@ -16,7 +16,7 @@ much, S stages need not be looked at: with them out, the least price of all inst
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -113,58 +113,14 @@ class InstancePrices:
         return [traced[t] for t in served.tolist()]
 
 
-def any_instances(one: Floats) -> Floats:
-    """float64 (G + 1,): least price of any number of instances with at least t steps together; ``one[t]`` of one."""
-    from coralopt.templates.certificate_kernels import cover_demand
-
-    every = np.zeros(len(one))
-    cover_demand(one, every)
-    return every
-
-
-def several_instances(one: Floats, least: int) -> list[Floats]:
-    """float64 (G + 1,) by k: least price of k instances or more with at least t steps together; ``one[t]`` of one instance.
-
-    For k up to ``least``, or up to where one more costs what the cheapest instance costs, and so does every further one.
-    """
-    from coralopt.templates.certificate_kernels import one_more
-
-    tables = [any_instances(one)]
-    cheapest = float(one[1:].min())
-    while len(tables) <= least:
-        more = np.empty(len(one))
-        one_more(one, tables[-1], more)
-        if np.array_equal(more, tables[-1] + cheapest):
-            break
-        tables.append(more)
-    return tables
-
-
-def cheapest_cover(regions: Sequence[InstancePrices], least: int = 0) -> list[tuple[int, PricedPipeline]]:
-    """(region, instance) of the instances, ``least`` at least, that serve the whole demand at the least price together."""
-    one = np.min([price.one for price in regions], axis=0)
-    tables = several_instances(one, least)
-    left, cover, steps = len(one) - 1, list[tuple[int, PricedPipeline]](), np.arange(1, len(one))
-    # First those that only their number asks for, each of which is the cheapest there is.
-    beside = [np.zeros(len(one))] * (least + 1 - len(tables)) + tables[-2::-1]
-    while left > 0 or len(cover) < least:
-        rest = beside[len(cover)] if len(cover) < len(beside) else tables[0]
-        t = int((one[1:] + rest[np.maximum(left - steps, 0)]).argmin()) + 1
-        if len(cover) >= least + 1 - len(tables):
-            left = max(left - t, 0)
-        price = min(regions, key=lambda price: float(price.one[t]))
-        # The price of t steps may be that of an instance of more.
-        exact = int(np.searchsorted(price.one, price.one[t], side="right")) - 1
-        cover.append((price.region, price.cheapest(np.array([exact]))[0]))
-    return cover
-
-
 def regional_prices(
     values: Floats,
     prices_usd_h: Floats,
     demand_tokens_s: float,
     grid: int,
     nodes: Mapping[int, Floats] = MappingProxyType({}),
+    *,
+    each: bool = False,
 ) -> list[InstancePrices]:
     """Least prices in the regions where instances cost less than in all that come before, the cheapest region first.
 
@@ -177,6 +133,7 @@ def regional_prices(
         grid: G, at least 1.
         nodes: Scarce configuration -> float64 (R,), so many nodes of it an instance may use. Where that takes too many
             states, only the first configurations count.
+        each: Leave no region out but those that can serve nothing.
     """
 
     def most_of(several: list[int]) -> dict[int, int]:
@@ -190,6 +147,10 @@ def regional_prices(
 
     least_token = [float(least_tokens_of(values, row).min(initial=math.inf)) for row in prices_usd_h]
     first, *others = np.argsort(least_token, kind="stable").tolist()
+    if each:
+        serving = [r for r in (first, *others) if r == first or math.isfinite(least_token[r])]
+        alone = [instance_prices(values, prices_usd_h[r], demand_tokens_s, grid, most=most_of([r])) for r in serving]
+        return [replace(price, region=r) for r, price in zip(serving, alone, strict=True)]
     price = instance_prices(values, prices_usd_h[first], demand_tokens_s, grid, most=most_of([first]))
     regions = [replace(price, region=first)]
 

@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
+from coralopt.types import Floats
+
+#: Times as many node sets may be looked at as are wanted at most.
+GROWN = 20
+
+
+@dataclass(frozen=True, eq=False)
+class AffordableNodes:
+    """What node sets may be made of.
+
+    Attributes:
+        price_usd_h: float64 (R, C), USD/h of a node; infinite where it cannot be had.
+        nodes: float64 (R, C), how many there are.
+        most_usd_h: What a node set costs at most.
+        most: Node sets at most.
+    """
+
+    price_usd_h: Floats
+    nodes: Floats
+    most_usd_h: float
+    most: int
 
 
 def node_sets(
@@ -55,6 +77,48 @@ def node_sets(
         level, last, used = level[order], last[order], used[order]
         levels.append(level)
     return np.concatenate(levels) if levels else np.zeros((0, size), dtype=np.int8)
+
+
+def affordable_node_sets(
+    memory_gib: Sequence[float], max_nodes: int, memory_cap_gib: float, offer: AffordableNodes
+) -> npt.NDArray[np.int8] | None:
+    """Node sets within N_max and rho that some region has, and that cost no more there; ``None`` if there are too many.
+
+    Args:
+        memory_gib: GPU memory of one node of each configuration, GiB, length C.
+        max_nodes: N_max, at least 1.
+        memory_cap_gib: Strict upper limit on the total GPU memory of several nodes, GiB.
+        offer: What regions have, at which prices.
+
+    Returns:
+        int8 (M, C), closed under taking a node away, in no order.
+    """
+    memory, kinds = np.asarray(memory_gib, dtype=np.float64), np.eye(len(memory_gib), dtype=np.int8)
+    price = np.where(np.isfinite(offer.price_usd_h), offer.price_usd_h, 0.0)
+    nodes = np.where(np.isfinite(offer.price_usd_h), offer.nodes, 0)
+    level, levels, total = np.zeros((1, len(memory)), dtype=np.int8), list[npt.NDArray[np.int8]](), 0
+    for count in range(1, max_nodes + 1):
+        grown = [kinds[:1, :0]]
+        for c in range(len(memory)):
+            # Only configurations at or after the last one present, so that every multiset comes once.
+            parents = level[(level[:, c + 1 :] == 0).all(axis=1)]
+            if len(parents) * len(memory) > GROWN * offer.most:
+                return None
+            grown.append(parents + kinds[c])
+        level = np.concatenate(grown[1:])
+        if count > 1:
+            level = level[level @ memory < memory_cap_gib]
+        had = np.zeros(len(level), dtype=bool)
+        for r in range(len(price)):
+            had |= (level <= nodes[r]).all(axis=1) & (level @ price[r] <= offer.most_usd_h)
+        level = level[had]
+        total += len(level)
+        if total > offer.most:
+            return None
+        levels.append(level)
+        if not len(level):
+            break
+    return np.concatenate(levels)
 
 
 def node_sets_for(

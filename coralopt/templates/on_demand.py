@@ -19,6 +19,7 @@ from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates.estimate import has_more_node_sets
 from coralopt.templates.instance_prices import PricedPipeline
 from coralopt.templates.library import COLUMNS, PhaseTemplates
+from coralopt.templates.node_sets import AffordableNodes, affordable_node_sets
 from coralopt.types import Floats, Ints
 
 #: Node sets of all model phases from which on templates are made on demand, unless the scenario says otherwise.
@@ -56,6 +57,8 @@ class NodeSetFamily:
         self._most = scenario.max_nodes, scenario.memory_ratio * phase.model.weight_bytes / GIB
         self._sets = {tuple(row) for row in np.eye(len(names), dtype=int).tolist()}
         self._fresh: set[tuple[int, ...]] = set()
+        #: Closed under taking a node away, unlike those.
+        self._affordable: set[tuple[int, ...]] = set()
         self.add([entry.nodes.get(name, 0) for name in names] for entry in scenario.running if entry.key == phase.key)
 
     def add(self, node_sets: Iterable[Iterable[int]]) -> bool:
@@ -82,6 +85,15 @@ class NodeSetFamily:
                 if pipeline.tokens_s(self._values) > best.tokens_s(self._values):
                     self._large[tuple(nodes.tolist())] = pipeline
         return len(self) > before
+
+    def add_affordable(self, offer: AffordableNodes) -> bool:
+        """Add every node set that some region has and that costs no more; whether there are few enough to."""
+        rows = affordable_node_sets(self._memory.tolist(), *self._most, offer)
+        if rows is None:
+            return False
+        self._affordable = {tuple(row) for row in rows.tolist()}
+        self._sets |= self._affordable
+        return True
 
     def _allows(self, nodes: Ints) -> bool:
         return bool(nodes.sum() <= 1 or (nodes.sum() <= self._most[0] and nodes @ self._memory < self._most[1]))
@@ -131,7 +143,9 @@ class NodeSetFamily:
         """
         several = {tuple(row) for row in np.eye(len(self._memory), dtype=int).tolist()}
         several.update(part for nodes in self._fresh for part in _parts(nodes))
+        several |= self._affordable
         self._fresh.clear()
+        self._affordable.clear()
         return np.array(sorted(several, key=lambda row: (sum(row), row)), dtype=np.int8)
 
 

@@ -28,7 +28,8 @@ from coralopt.templates import (
     unlimited_tables,
 )
 from coralopt.templates import certificate_kernels as kernels
-from coralopt.templates.instance_prices import cheapest_cover, instance_prices, regional_prices, several_instances
+from coralopt.templates.covers import CoverRules, cheapest_cover, several_instances
+from coralopt.templates.instance_prices import instance_prices, regional_prices
 from coralopt.testing.placement_strategies import throughput_values
 from coralopt.throughput.tables import stage_role
 
@@ -130,11 +131,11 @@ def test_no_instance_uses_more_nodes_than_its_region_has() -> None:
     for available, least in ((1, 5.8647), (2, 5.5882)):
         scarce = scenario(available, 4)
         bounds = AnySizeBounds(scarce, unlimited_tables(scarce, 4))
-        bound, prices = bounds.whole_nodes(np.zeros_like(bounds.price), 1000)
+        bound, prices = bounds.whole_nodes(bounds.supply.free_of_charge, 1000)
         assert bound == pytest.approx(least, abs=1e-4)
         for m, regions in enumerate(prices):
-            for region, pipeline in cheapest_cover(regions):
-                assert (pipeline.node_set <= bounds.supply[region]).all()
+            for region, pipeline in cheapest_cover(regions, CoverRules()):
+                assert (pipeline.node_set <= bounds.supply.nodes[region]).all()
                 assert pipeline.tokens_s(bounds.tables[m].values) >= 0.99 * bounds.demand[m]
 
 
@@ -166,7 +167,7 @@ def test_no_plan_of_random_scarce_pools_is_cheaper(nodes, scale, seed):
     bounds = AnySizeBounds(scarce, unlimited_tables(scarce, 3))
     draw = np.random.default_rng(seed)
     for most in (0.0, 0.5, 5.0):
-        mu = most * draw.random(bounds.price.shape) * (draw.random(bounds.price.shape) < 0.5)
+        mu = most * draw.random(bounds.supply.nodes.size) * (draw.random(bounds.supply.nodes.size) < 0.5)
         assert bounds.whole_nodes(mu, 300)[0] <= plan.cost_usd_h * (1 + 1e-9)
 
 
@@ -208,7 +209,7 @@ def test_the_master_by_hand() -> None:
     objective, mu, unmet = bounds.master([*others, cheap, dear, column(3, 3, 2.0, 40.0)])
     assert objective == pytest.approx(0.5 * 1.0 + 0.5 * 3.0 + 10.0 + 20.0 + 40.0)
     # Another node of kind 0 moves a sixteenth of the phase from the dear way to the cheap one.
-    assert mu == pytest.approx(np.array([[(3.0 - 1.0) / 16.0, 0.0, 0.0, 0.0]]))
+    assert mu == pytest.approx(np.array([(3.0 - 1.0) / 16.0, 0.0, 0.0, 0.0]))
     assert unmet == pytest.approx(0.0)
     assert bounds.master([*others, cheap, dear, column(3, 3, 80.0, 40.0)])[2] == pytest.approx(0.9)
 
@@ -241,12 +242,12 @@ def test_covers_cost_what_the_bound_says(scarcity: float, replicas: int) -> None
     """At any prices of capacity; those of their master prove a bound as well, below what a plan costs."""
     scarce = scenario(3, 2).with_limits(min_replicas=replicas)
     bounds = AnySizeBounds(scarce, unlimited_tables(scarce))
-    mu = scarcity * np.random.default_rng(0).random(bounds.price.shape)
+    mu = scarcity * np.random.default_rng(0).random(bounds.supply.nodes.size)
     bound, prices = bounds.whole_nodes(mu, 300)
     covers = bounds.covers(prices)
     assert {cover.phase for cover in covers} == set(range(len(scarce.model_phases)))
-    total = sum(cover.usd_h + float((mu * cover.usage).sum()) for cover in covers)
-    assert total - float((mu * bounds.supply).sum()) == pytest.approx(bound, rel=1e-6)
+    total = sum(cover.usd_h + float(mu @ cover.usage.ravel()) for cover in covers)
+    assert total - bounds.supply.worth(mu) == pytest.approx(bound, rel=1e-6)
     again = bounds.whole_nodes(bounds.master(covers)[1], 300)[0]
     if replicas <= 2:
         assert again <= plan_scenario(scenario(3, 4).with_limits(min_replicas=replicas)).cost_usd_h * (1 + 1e-9)
@@ -468,7 +469,7 @@ def test_replicas_are_counted(demand: float, replicas: int) -> None:
                 best = min(best, min((cost for cost, had in front if had >= phase.needed_tokens_s), default=math.inf))
         least += best
     bounds = AnySizeBounds(asked, unlimited_tables(asked, 3))
-    bound = bounds.whole_nodes(np.zeros_like(bounds.price), 4000)[0]
+    bound = bounds.whole_nodes(bounds.supply.free_of_charge, 4000)[0]
     assert bound <= least * (1 + 1e-9)
     assert bound > 0.9 * least
     plan = plan_scenario(scenario_from_mapping({**asked.document, "templates": "on-demand"}))
