@@ -50,8 +50,8 @@ OWN = 0.25
 #: Seconds that one search of an allocation may take, while prices are still looked for and then; its share of the time
 #: left, and nodes of its tree. A share of the cost that is not worth another search.
 QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 10.0, 40.0, 0.4, 10, 1e-4
-#: Node sets at most that all those are made of which a cheaper allocation could use.
-MOST_CLOSED = 200_000
+#: Parts at most of all node sets that a cheaper allocation could use, where these are all made: some 3 s.
+MOST_PARTS = 50e6
 #: Price of a GPU of a node that costs nothing, as a share of the cheapest node that does; the bound is lower by that.
 HAIR = 1e-9
 
@@ -219,13 +219,13 @@ class OnDemandSearch:
             return best
         ceiling = math.inf if best is None else best[1].cost_usd_h
         most = self.bounds.affordable_usd_h(self.best_prices, ceiling - self.bound_usd_h)
-        supply, left = self.bounds.supply, MOST_CLOSED
+        supply, left = self.bounds.supply, MOST_PARTS
         for m, (family, most_usd_h) in enumerate(zip(self.families, most.tolist(), strict=True)):
-            before = len(family)
             offer = AffordableNodes(supply.prices(self.best_duals, m), supply.nodes, most_usd_h, left)
-            if not family.add_affordable(offer):
+            parts = family.add_affordable(offer)
+            if parts is None:
                 return best
-            left -= len(family) - before
+            left -= parts
         library = self._place()
         start = self.search.start if best is None else _same_allocation(*best, library)
         search = replace(self.search, state=self.state, start=start)

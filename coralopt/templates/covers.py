@@ -164,9 +164,9 @@ def _largest(one: Floats, share: float) -> tuple[float, int]:
 def _amounts(regions: Sequence[InstancePrices], share: float) -> tuple[float, list[int]]:
     """Least price of instances of which a share of the demand is left without any region, and steps of each region."""
     tables, grid = [price.every for price in regions], len(regions[0].every) - 1
-    if share <= 0.5:
-        return _join(tables, grid - math.floor(share * grid + ROUNDED), grid)
     beside = _steps(share, tables[0])
+    if 2 * beside <= grid:
+        return _join(tables, grid - beside, grid)
 
     def within(low: int, high: int) -> tuple[float, int, int, list[int]]:
         """Where the largest region serves ``low`` to ``high`` steps."""

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
 from coralopt.types import Floats
 
-#: Times as many node sets may be looked at as are wanted at most.
-GROWN = 20
+#: Node sets of equal numbers of nodes that are looked at at most.
+MOST_GROWN = 400_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +23,13 @@ class AffordableNodes:
         price_usd_h: float64 (R, C), USD/h of a node; infinite where it cannot be had.
         nodes: float64 (R, C), how many there are.
         most_usd_h: What a node set costs at most.
-        most: Node sets at most.
+        most_parts: Ways at most to split the node sets in two, times their nodes: about 60 ns each to place them.
     """
 
     price_usd_h: Floats
     nodes: Floats
     most_usd_h: float
-    most: int
+    most_parts: float
 
 
 def node_sets(
@@ -96,13 +96,13 @@ def affordable_node_sets(
     memory, kinds = np.asarray(memory_gib, dtype=np.float64), np.eye(len(memory_gib), dtype=np.int8)
     price = np.where(np.isfinite(offer.price_usd_h), offer.price_usd_h, 0.0)
     nodes = np.where(np.isfinite(offer.price_usd_h), offer.nodes, 0)
-    level, levels, total = np.zeros((1, len(memory)), dtype=np.int8), list[npt.NDArray[np.int8]](), 0
+    level, levels, parts = np.zeros((1, len(memory)), dtype=np.int8), list[npt.NDArray[np.int8]](), 0.0
     for count in range(1, max_nodes + 1):
         grown = [kinds[:1, :0]]
         for c in range(len(memory)):
             # Only configurations at or after the last one present, so that every multiset comes once.
             parents = level[(level[:, c + 1 :] == 0).all(axis=1)]
-            if len(parents) * len(memory) > GROWN * offer.most:
+            if len(parents) * len(memory) > MOST_GROWN:
                 return None
             grown.append(parents + kinds[c])
         level = np.concatenate(grown[1:])
@@ -112,13 +112,18 @@ def affordable_node_sets(
         for r in range(len(price)):
             had |= (level <= nodes[r]).all(axis=1) & (level @ price[r] <= offer.most_usd_h)
         level = level[had]
-        total += len(level)
-        if total > offer.most:
+        parts += parts_of(level)
+        if parts > offer.most_parts:
             return None
         levels.append(level)
         if not len(level):
             break
     return np.concatenate(levels)
+
+
+def parts_of(rows: npt.NDArray[np.int8]) -> float:
+    """Ways to split node sets, int8 (M, C), in two, times their nodes; the time to place them goes with it."""
+    return float((np.prod(rows + 1.0, axis=1) * rows.sum(axis=1)).sum())
 
 
 def node_sets_for(

@@ -19,7 +19,7 @@ from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates.estimate import has_more_node_sets
 from coralopt.templates.instance_prices import PricedPipeline
 from coralopt.templates.library import COLUMNS, PhaseTemplates
-from coralopt.templates.node_sets import AffordableNodes, affordable_node_sets
+from coralopt.templates.node_sets import AffordableNodes, affordable_node_sets, parts_of
 from coralopt.types import Floats, Ints
 
 #: Node sets of all model phases from which on templates are made on demand, unless the scenario says otherwise.
@@ -86,14 +86,14 @@ class NodeSetFamily:
                     self._large[tuple(nodes.tolist())] = pipeline
         return len(self) > before
 
-    def add_affordable(self, offer: AffordableNodes) -> bool:
-        """Add every node set that some region has and that costs no more; whether there are few enough to."""
+    def add_affordable(self, offer: AffordableNodes) -> float | None:
+        """Add every node set that some region has and that costs no more; their parts, ``None`` if these are too many."""
         rows = affordable_node_sets(self._memory.tolist(), *self._most, offer)
         if rows is None:
-            return False
+            return None
         self._affordable = {tuple(row) for row in rows.tolist()}
         self._sets |= self._affordable
-        return True
+        return parts_of(rows)
 
     def _allows(self, nodes: Ints) -> bool:
         return bool(nodes.sum() <= 1 or (nodes.sum() <= self._most[0] and nodes @ self._memory < self._most[1]))
