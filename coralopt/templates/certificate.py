@@ -26,8 +26,9 @@ from coralopt.scenario.facts.operations import ModelRules
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.solving import MilpMatrix, Reason, solve_matrix
 from coralopt.templates.cheapest_token import SAFE, regional_tokens, unlimited_tables
-from coralopt.templates.covers import CoverRules, cheapest_cover, least_prices
+from coralopt.templates.covers import CheaperInstances, CoverRules, cheapest_cover, least_prices
 from coralopt.templates.instance_prices import InstancePrices, min_plus, regional_prices
+from coralopt.templates.kept import kept_instances
 from coralopt.templates.shared_supply import SharedSupply
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
@@ -104,6 +105,8 @@ class AnySizeBounds:
             self.counted[p] = values.min(initial=float(values.max()) or 1.0, where=values > 0)
         #: Nodes and limits that all phases share.
         self.supply = SharedSupply(scenario)
+        #: What runs already, by phase.
+        self.kept = kept_instances(scenario, self.tables)
         # Phases whose demands are cut into equally many steps, since they add up step by step; and the steps of each.
         self.groups = [
             group
@@ -147,7 +150,7 @@ class AnySizeBounds:
         order = sorted(self.groups, key=lambda group: -int(self.steps[list(group)].max()))
         with ThreadPoolExecutor(cores()) as threads:
             list(threads.map(price, order))
-        every = list(map(least_prices, prices, self.steps.tolist(), self.rules))
+        every = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
         return self._lagrangian(duals, every), prices
 
     def _fitting_prices(self, m: int, duals: Floats, steps: int) -> list[InstancePrices]:
@@ -168,25 +171,36 @@ class AnySizeBounds:
                 return prices
             self.scarce[m] += sorted(fresh)
 
-    def affordable_usd_h(self, prices: Sequence[Sequence[InstancePrices]], slack: float) -> Floats:
+    def _least_prices(self, m: int, prices: Sequence[InstancePrices], duals: Floats, rules: CoverRules) -> Floats:
+        """float64 (G + 1,): least price of what serves t steps of a phase's demand, some of which may run already."""
+        grid, cheaper = int(self.steps[m]), []
+        for kept in self.kept[m] if prices else ():
+            steps = min(kept.tokens_s / prices[0].step_tokens_s * (1 + SAFE), grid)
+            usd_h = self.supply.kept_usd_h(duals, m, kept)
+            if steps > 0 and math.isfinite(usd_h):
+                cheaper.append(CheaperInstances(kept.region, math.ceil(steps), usd_h, kept.count))
+        return least_prices(prices, grid, rules, cheaper)
+
+    def affordable_usd_h(self, duals: Floats, prices: Sequence[Sequence[InstancePrices]], slack: float) -> Floats:
         """float64 (M,): no instance that costs more is in an allocation that costs less than the bound and ``slack``, USD/h.
 
-        Let an instance of phase m serve t of G steps at the dual prices of ``prices``. With it all costs at least the
-        bound, less the price of m's demand, plus its own price and the least one of the other G - t steps. What it
-        serves at most follows from its price. Where a model has several ways, its instances cost no more than all of them.
+        Let an instance of phase m that does not run yet serve t of G steps at the dual prices of ``prices``. With it all
+        costs at least the bound, less the price of m's demand, plus its own price and the least one of the other G - t
+        steps. What it serves at most follows from its price. Where a model has several ways, its instances cost no more
+        than all of them.
         """
         most = np.zeros(len(self.demand))
         if not math.isfinite(slack):
             most[[p for ways in self.ways for way in ways for p in way]] = math.inf
             return most
-        full = list(map(least_prices, prices, self.steps.tolist(), self.rules))
+        full = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
         for ways in self.ways:
             several = {p for way in ways for p in way}
             if len(ways) > 1:
                 most[list(several)] = slack + min(sum(float(full[p][-1]) for p in way) for way in ways)
                 continue
             for p in several:
-                plain = least_prices(prices[p], int(self.steps[p]), CoverRules())
+                plain = self._least_prices(p, prices[p], duals, CoverRules())
                 least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)
                 allowed = slack + float(full[p][-1]) - plain[::-1]
                 dearer = np.append(least[1:], math.inf)
@@ -220,10 +234,9 @@ class AnySizeBounds:
         return DemandColumn(m, usage, self.supply.usd_h(usage))
 
     def fractional(self, duals: Floats, least: Floats) -> float:
-        """The bound with nodes in fractions, USD/h; ``least``: float64 (M,), kappa of each phase at these prices."""
-        return self._lagrangian(
-            duals, [np.array([0.0, d * k if d else 0.0]) for d, k in zip(self.demand, least, strict=True)]
-        )
+        """The bound with nodes in fractions if nothing runs, USD/h; ``least``: float64 (M,), kappa of each phase."""
+        prices = [np.array([0.0, d * k if d else 0.0]) for d, k in zip(self.demand, least, strict=True)]
+        return self._lagrangian(duals, prices)
 
     def _lagrangian(self, duals: Floats, every: Sequence[Floats]) -> float:
         """All demands at dual prices, less what the supply earns at these."""
@@ -274,7 +287,8 @@ class AnySizeBounds:
             bound = max(bound, self.fractional(duals, least))
             if short <= 0 and bound >= objective * (1 - tolerance):
                 break
-        return duals, bound, rounds, len(columns), short <= 1e-9
+        credit = sum(self.supply.credit(kept) for several in self.kept for kept in several)
+        return duals, max(bound - credit, 0.0), rounds, len(columns), short <= 1e-9
 
     def master(self, columns: Sequence[DemandColumn]) -> tuple[float, Floats, float]:
         """The linear programme over the columns: objective, prices of nodes and limits, and share of unmet demand."""

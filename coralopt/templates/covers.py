@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -74,19 +74,61 @@ def several_instances(one: Floats, least: int) -> list[Floats]:
     return tables
 
 
-def least_prices(regions: Sequence[InstancePrices], grid: int, rules: CoverRules) -> Floats:
-    """float64 (G + 1,): least price of all instances that serve t steps; of all G, as the rules want them."""
+@dataclass(frozen=True)
+class CheaperInstances:
+    """Some instances that cost less than others: those that run already.
+
+    Attributes:
+        region: Index of their region.
+        steps: Steps of the demand that one serves.
+        usd_h: Its price, USD/h.
+        count: How many there are.
+    """
+
+    region: int
+    steps: int
+    usd_h: float
+    count: int
+
+
+def least_prices(
+    regions: Sequence[InstancePrices], grid: int, rules: CoverRules, cheaper: Sequence[CheaperInstances] = ()
+) -> Floats:
+    """float64 (G + 1,): least price of all instances that serve t steps; of all G, as the rules want them.
+
+    Rules know of cheaper instances that there are any number of them.
+    """
     if not regions:
         return np.zeros(grid + 1)
     one = np.min([np.minimum(price.one, price.every) for price in regions], axis=0)
+    least = any_instances(one)
+    for item in cheaper:
+        for _ in range(min(item.count, math.ceil(grid / item.steps))):
+            shifted = np.concatenate([np.zeros(item.steps), least[: grid + 1 - item.steps]])
+            least = np.minimum(least, item.usd_h + shifted)
+    least[0] = 0.0
+    if rules == CoverRules():
+        return least
+    if cheaper:
+        regions = [_with_cheaper(price, cheaper) for price in regions]
+        one = np.min([np.minimum(price.one, price.every) for price in regions], axis=0)
     tables = several_instances(one, rules.replicas)
-    further = rules.replicas + 1 - len(tables)
-    least = tables[-1] + further * float(one[1:].min()) if further > 0 else tables[-1].copy()
+    further = max(rules.replicas + 1 - len(tables), 0)
+    if rules.replicas > 0:
+        least = np.maximum(least, tables[-1] + further * float(one[1:].min()))
     if rules.spared > 0:
         least[-1] = max(least[-1], _largest(one, rules.spared)[0])
     if rules.surviving > 0:
         least[-1] = max(least[-1], _amounts(regions, rules.surviving)[0])
     return least
+
+
+def _with_cheaper(price: InstancePrices, cheaper: Sequence[CheaperInstances]) -> InstancePrices:
+    one = price.one.copy()
+    for item in cheaper:
+        if item.region == price.region:
+            one[1 : item.steps + 1] = np.minimum(one[1 : item.steps + 1], item.usd_h)
+    return replace(price, one=one, every=np.minimum(price.every, any_instances(one)))
 
 
 def cheapest_cover(regions: Sequence[InstancePrices], rules: CoverRules) -> list[tuple[int, PricedPipeline]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy.typing as npt
 from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
 from coralopt.types import Floats
 
+#: A node set brings every smaller one along; one that has more than this many is left out.
+MOST_SMALLER = 4096
 #: Node sets of equal numbers of nodes that are looked at at most.
 MOST_GROWN = 400_000
 
@@ -124,6 +127,17 @@ def affordable_node_sets(
 def parts_of(rows: npt.NDArray[np.int8]) -> float:
     """Ways to split node sets, int8 (M, C), in two, times their nodes; the time to place them goes with it."""
     return float((np.prod(rows + 1.0, axis=1) * rows.sum(axis=1)).sum())
+
+
+def parts_of_node_set(nodes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The node set and all smaller ones, without the empty one."""
+    kinds = [c for c, n in enumerate(nodes) if n]
+    for counts in itertools.product(*(range(nodes[c] + 1) for c in kinds)):
+        if any(counts):
+            part = [0] * len(nodes)
+            for c, n in zip(kinds, counts, strict=True):
+                part[c] = n
+            yield tuple(part)
 
 
 def node_sets_for(

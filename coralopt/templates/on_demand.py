@@ -6,8 +6,7 @@ lost to the proof: the bound of :class:`coralopt.templates.certificate.AnySizeBo
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +18,17 @@ from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates.estimate import has_more_node_sets
 from coralopt.templates.instance_prices import PricedPipeline
 from coralopt.templates.library import COLUMNS, PhaseTemplates
-from coralopt.templates.node_sets import AffordableNodes, affordable_node_sets, parts_of
+from coralopt.templates.node_sets import (
+    MOST_SMALLER,
+    AffordableNodes,
+    affordable_node_sets,
+    parts_of,
+    parts_of_node_set,
+)
 from coralopt.types import Floats, Ints
 
 #: Node sets of all model phases from which on templates are made on demand, unless the scenario says otherwise.
 MOST_NODE_SETS = 20_000_000
-#: A node set brings every smaller one along; one that has more than this many is left out.
-MOST_SMALLER = 4096
 #: Node sets of more nodes are placed as they were priced.
 MOST_SWEPT = 6
 #: A node set near another one costs so much of it at least and at most, and brings so many smaller ones along at most.
@@ -70,7 +73,7 @@ class NodeSetFamily:
             if known or float(np.prod(nodes + 1.0)) > MOST_SMALLER or not self._allows(nodes):
                 continue
             self._fresh.add(tuple(nodes.tolist()))
-            self._sets.update(_parts(tuple(nodes.tolist())))
+            self._sets.update(parts_of_node_set(tuple(nodes.tolist())))
         return len(self._sets) > before
 
     def add_pipelines(self, pipelines: Iterable[PricedPipeline]) -> bool:
@@ -142,22 +145,11 @@ class NodeSetFamily:
         Sorted by the number of nodes, then lexicographically.
         """
         several = {tuple(row) for row in np.eye(len(self._memory), dtype=int).tolist()}
-        several.update(part for nodes in self._fresh for part in _parts(nodes))
+        several.update(part for nodes in self._fresh for part in parts_of_node_set(nodes))
         several |= self._affordable
         self._fresh.clear()
         self._affordable.clear()
         return np.array(sorted(several, key=lambda row: (sum(row), row)), dtype=np.int8)
-
-
-def _parts(nodes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The node set and all smaller ones, without the empty one."""
-    kinds = [c for c, n in enumerate(nodes) if n]
-    for counts in itertools.product(*(range(nodes[c] + 1) for c in kinds)):
-        if any(counts):
-            part = [0] * len(nodes)
-            for c, n in zip(kinds, counts, strict=True):
-                part[c] = n
-            yield tuple(part)
 
 
 def with_templates(have: PhaseTemplates, other: PhaseTemplates) -> PhaseTemplates:

@@ -23,6 +23,7 @@ import numpy as np
 
 from coralopt.scenario.facts.operations import RentLimits
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.templates.kept import KeptInstances
 from coralopt.types import Floats, Ints
 
 
@@ -67,10 +68,11 @@ class SharedSupply:
         for (cell, usd_h), count in pieces.items():
             if count > 0:
                 base.ravel()[cell] = min(base.ravel()[cell], usd_h)
-        # What runs already pays no penalty; without knowing which of it stays, nobody is charged for it.
-        # What starting costs by template is left out of the bounds.
-        free = bool(scenario.running) or scenario.operations.start is not None
-        self._rent, self._started = base, (0.0 if free else scenario.initialization_penalty) * listed
+        # Of what starting costs by template the bounds know the time before weights are loaded.
+        start = scenario.operations.start
+        penalty = scenario.initialization_penalty if start is None else start.boot_s / start.interval_s
+        self._rent, self._started = base, penalty * scenario.price_usd_h
+        self._started[~self.sold] = 0.0
         at_least = [(cell, usd_h - float(base.ravel()[cell]), count) for (cell, usd_h), count in pieces.items()]
         #: Nodes (R, C) of the cheapest class; and cell, surcharge in USD/h and nodes of the dearer ones.
         self.first = np.zeros(base.shape)
@@ -107,6 +109,15 @@ class SharedSupply:
             if dual > 0 and not limit.is_rent and limit.has(phase):
                 price = price + dual * limit.each
         return price
+
+    def kept_usd_h(self, duals: Floats, phase: int, kept: KeptInstances) -> float:
+        """USD/h of one of these instances at dual prices: that of its nodes, without what starting them costs."""
+        price = self.prices(duals, phase)[kept.region] - self._started[kept.region]
+        return float(kept.nodes @ np.where(kept.nodes > 0, price, 0.0))
+
+    def credit(self, kept: KeptInstances) -> float:
+        """USD/h that starting all of these instances costs: what they save at most."""
+        return kept.count * float(kept.nodes @ self._started[kept.region])
 
     def worth(self, duals: Floats) -> float:
         """What the supply earns at dual prices, USD/h."""

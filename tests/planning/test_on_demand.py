@@ -57,7 +57,7 @@ def with_rules(seed: int, templates: str) -> ResolvedScenario:
     for model in document["models"].values():
         model["demand"]["requests_s"] *= float(draw.uniform(0.3, 2.0))
     every = [kind for region in regions.values() for kind in region["configurations"].values()]
-    first, rule = next(iter(document["models"].values())), int(draw.integers(0, 9))
+    first, rule = next(iter(document["models"].values())), int(draw.integers(0, 10))
     if rule == 0:
         for kind in every:
             kind["reserved"] = int(draw.integers(0, kind["available"] + 1))
@@ -76,8 +76,21 @@ def with_rules(seed: int, templates: str) -> ResolvedScenario:
         first["survive_instance_loss"] = float(draw.choice([0.5, 0.8, 1.0]))
     elif rule == 7:
         first["survive_region_loss"] = float(draw.choice([0.3, 0.5, 0.8]))
-    else:
+    elif rule == 8:
         first["min_replicas"] = int(draw.integers(1, 4))
+    else:
+        document["initialization_penalty"] = float(draw.choice([0.1, 1.0]))
+        document["running"] = [
+            {
+                "model": model,
+                "phase": str(draw.choice(["prefill", "decode"])),
+                "region": region,
+                "nodes": {next(iter(regions[region]["configurations"])): 1},
+                "count": int(draw.integers(1, 4)),
+            }
+            for model in document["models"]
+            for region in regions
+        ]
     document["pruning"] = {"max_nodes": 3, "memory_ratio": 1e6}
     return scenario_from_mapping({**document, "templates": templates})
 
@@ -113,10 +126,12 @@ def test_no_dual_prices_prove_more_than_a_plan_costs(seed: int, most: float) -> 
     bound, prices = bounds.whole_nodes(duals, 300)
     assert bound <= plan.cost_usd_h * (1 + 1e-9)
     # No instance of the plan costs more at these prices than one of a plan that costs no more may.
-    caps = bounds.affordable_usd_h(prices, plan.cost_usd_h - bound)
+    caps = bounds.affordable_usd_h(duals, prices, plan.cost_usd_h - bound)
     keys = [phase.key for phase in scenario.model_phases]
     names = [configuration.name for configuration in scenario.configurations]
     for instance in plan.instances:
+        if instance.kept == instance.count:
+            continue
         m, region = keys.index(instance.key), scenario.regions.index(instance.region)
         nodes = np.array([instance.nodes().get(name, 0) for name in names])
         price = bounds.supply.prices(duals, m)[region]
