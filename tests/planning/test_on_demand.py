@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify_plan
-from coralopt.errors import CoraloptError, InfeasibleError
+from coralopt.errors import CoraloptError, InfeasibleError, ScenarioError
 from coralopt.planning import prove_bound
 from coralopt.scenario import ResolvedScenario
 from coralopt.templates import AnySizeBounds, is_on_demand, unlimited_tables
@@ -101,8 +101,9 @@ def test_rules_of_operators_cost_what_they_do_with_a_whole_library(seed: int) ->
     """Reserved nodes, spot, limits, N+1, lost regions: gaps were 2 to 54 % in 72 of 103 such plans."""
     try:
         every = plan_scenario(with_rules(seed, "every"), options={"rel_gap": 0.0})
-    except InfeasibleError:
-        with pytest.raises(InfeasibleError):
+    except (InfeasibleError, ScenarioError) as error:
+        # What runs may be no template.
+        with pytest.raises(type(error)):
             plan_scenario(with_rules(seed, "on-demand"))
         return
     plan = plan_scenario(with_rules(seed, "on-demand"), options={"rel_gap": 1e-3})
@@ -118,7 +119,7 @@ def test_no_dual_prices_prove_more_than_a_plan_costs(seed: int, most: float) -> 
     scenario = with_rules(seed, "every")
     try:
         plan = plan_scenario(scenario, options={"rel_gap": 0.0})
-    except InfeasibleError:
+    except (InfeasibleError, ScenarioError):
         return
     bounds = AnySizeBounds(scenario, unlimited_tables(scenario, 3))
     draw = np.random.default_rng(seed)
