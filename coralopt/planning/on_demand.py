@@ -51,7 +51,7 @@ OWN = 0.25
 #: left, and nodes of its tree. A share of the cost that is not worth another search.
 QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 10.0, 40.0, 0.4, 10, 1e-4
 #: Parts at most of all node sets that a cheaper allocation could use, where these are all made: some 3 s.
-MOST_PARTS = 50e6
+MOST_PARTS = 20e6
 #: Price of a GPU of a node that costs nothing, as a share of the cheapest node that does; the bound is lower by that.
 HAIR = 1e-9
 

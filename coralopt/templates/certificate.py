@@ -185,9 +185,9 @@ class AnySizeBounds:
         """float64 (M,): no instance that costs more is in an allocation that costs less than the bound and ``slack``, USD/h.
 
         Let an instance of phase m that does not run yet serve t of G steps at the dual prices of ``prices``. With it all
-        costs at least the bound, less the price of m's demand, plus its own price and the least one of the other G - t
-        steps. What it serves at most follows from its price. Where a model has several ways, its instances cost no more
-        than all of them.
+        costs at least the bound, less the price of m's demand, plus its own price and the least one of what others serve:
+        G - t steps, and what the rules ask of them. What it serves at most follows from its price. Where a model has
+        several ways, its instances cost no more than all of them.
         """
         most = np.zeros(len(self.demand))
         if not math.isfinite(slack):
@@ -200,19 +200,29 @@ class AnySizeBounds:
                 most[list(several)] = slack + min(sum(float(full[p][-1]) for p in way) for way in ways)
                 continue
             for p in several:
-                plain = self._least_prices(p, prices[p], duals, CoverRules())
+                # Whichever instance is lost, or region, the others serve a share.
+                grid, rules = int(self.steps[p]), self.rules[p]
+                beside = math.ceil(max(rules.spared, rules.surviving) * grid * (1 - SAFE))
+                others = self._least_prices(p, prices[p], duals, CoverRules(max(rules.replicas - 1, 0)))
                 least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)
-                allowed = slack + float(full[p][-1]) - plain[::-1]
+                allowed = slack + float(full[p][-1]) - others[np.maximum(grid - np.arange(grid + 1), beside)]
                 dearer = np.append(least[1:], math.inf)
                 most[p] = np.minimum(dearer, allowed)[least <= allowed].max(initial=0.0)
         return most * (1 + SAFE)
 
     def _served(self, m: int, regions: Sequence[InstancePrices]) -> float:
-        """The share of its demand that the cheapest instances of a phase serve without rounding."""
-        tokens_s = sum(
-            pipeline.tokens_s(self.tables[m].values) for _, pipeline in cheapest_cover(regions, CoverRules())
-        )
-        return tokens_s / float(self.counted[m])
+        """The share of what is asked of a phase that its cheapest instances serve without rounding."""
+        rules, demand = self.rules[m], float(self.counted[m])
+        cover = [(r, pipeline.tokens_s(self.tables[m].values)) for r, pipeline in cheapest_cover(regions, rules)]
+        total, by_region = sum(tokens_s for _, tokens_s in cover), dict.fromkeys((r for r, _ in cover), 0.0)
+        for r, tokens_s in cover:
+            by_region[r] += tokens_s
+        share = total / demand
+        if rules.spared > 0:
+            share = min(share, (total - max(tokens_s for _, tokens_s in cover)) / (rules.spared * demand))
+        if rules.surviving > 0:
+            share = min(share, (total - max(by_region.values())) / (rules.surviving * demand))
+        return share
 
     def covers(self, prices: Sequence[Sequence[InstancePrices]]) -> list[DemandColumn]:
         """What each model phase uses where :meth:`whole_nodes` finds the least price of all its demand."""
