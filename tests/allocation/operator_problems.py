@@ -11,11 +11,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from coralopt.allocation import AllocationProblem, SideConstraint, SupplyClass
+from coralopt.errors import SolverError
 from coralopt.testing.allocation_strategies import allocation_problems
-from coralopt.testing.instances import starting_rows
+from coralopt.testing.instances import random_routes, starting_rows
 
 KINDS = (
     "supply",
@@ -124,6 +126,29 @@ def operated_problems(
         start_penalty=loads,
         unmet_tiers=tiers,
     )
+
+
+@st.composite
+def routed_operated_problems(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS) -> AllocationProblem:
+    """The same where the requests of one model go by routes, all of its phases unmet together."""
+    problem = draw(operated_problems(tuple(kind for kind in kinds if kind != "cases"), max_templates=4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    phases, regions = len(problem.demand), len(problem.region_names)
+    routes = random_routes(rng, phases, regions)
+    unmet = problem.unmet_price
+    if unmet is not None and not np.isfinite(unmet[list(routes.phases)]).all():
+        unmet = np.where(np.isfinite(unmet), unmet, 1.0)
+    try:
+        return replace(
+            problem,
+            demand=np.maximum(problem.demand, 0.25),
+            routes=(routes,),
+            unmet_price=unmet,
+            unmet_together=() if unmet is None else (routes.phases,),
+        )
+    except SolverError:
+        # Some rows go with no routes around their phase.
+        reject()
 
 
 def allocations_within(problem: AllocationProblem) -> Iterator[dict[tuple[int, int], int]]:

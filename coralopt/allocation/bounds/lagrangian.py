@@ -116,9 +116,12 @@ def lagrangian_bound(
         weight, unmet = np.maximum(weight + share * terms, 0.0), unmet - share * relief
         side = SidePrices(problem, share * outside.prices)
         constant = side.worth() - problem.segments.worth(prices, side.rent_factor())
-    groups = shared_groups(problem, np.maximum(unmet, 0.0))
+    unmet = np.maximum(unmet, 0.0)
+    # With side prices less must survive of what goes unmet, so that is worth less.
+    unmet_usd_h = np.where(np.isfinite(unmet), unmet * problem.demand, np.inf)
+    groups = shared_groups(problem, unmet)
     grouped = {p for group in groups for p in group.phases}
-    unmet = _by_worth(problem, columns, weight, np.maximum(unmet, 0.0))
+    unmet = _by_worth(problem, columns, weight, unmet)
     steps = np.zeros(len(columns), dtype=np.int64)
     routed = {p for model in problem.routes for p in model.phases}
     covers: list[Floats] = []
@@ -174,7 +177,7 @@ def lagrangian_bound(
     ends = [float(table[grid]) for part in tables for table in part.values() if np.isfinite(table[grid])]
     span = SPAN * (total - constant + sum(ends))
     joint = [
-        routed_cover(problem, model, part, problem.unmet_usd_h(), span)
+        routed_cover(problem, model, part, unmet_usd_h, span)
         for model, part in zip(problem.routes, tables, strict=True)
     ]
     of_models = [
