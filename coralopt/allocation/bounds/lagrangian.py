@@ -118,7 +118,8 @@ def lagrangian_bound(
         constant = side.worth() - problem.segments.worth(prices, side.rent_factor())
     unmet = np.maximum(unmet, 0.0)
     # With side prices less must survive of what goes unmet, so that is worth less.
-    unmet_usd_h = np.where(np.isfinite(unmet), unmet * problem.demand, np.inf)
+    priced = np.isfinite(unmet)
+    unmet_usd_h = np.where(priced, np.where(priced, unmet, 0.0) * problem.demand, np.inf)
     groups = shared_groups(problem, unmet)
     grouped = {p for group in groups for p in group.phases}
     unmet = _by_worth(problem, columns, weight, unmet)
