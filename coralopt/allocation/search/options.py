@@ -63,6 +63,7 @@ class SearchLimits:
     near_templates: int = 30_000
     most_near: int = 250_000
     direct_columns: int = 300
+    routed_columns: int = 2_000
     compact_columns: int = 3_000
     loss_columns: int = 1_000
     share: float = 0.5

@@ -122,7 +122,10 @@ def _fractional(search: SearchContext, loose: Highest, tight: Highest) -> tuple[
 
 def _at_once(search: SearchContext) -> bool:
     """Whether the back end has all columns before other steps."""
-    return len(search.columns) <= search.limits.direct_columns and not search.small.spared.any()
+    small, limits = search.small, search.limits
+    # Coverings of models with routes take long to make, and their bound is a weak one where what is sent has a price.
+    most = limits.routed_columns if small.routes else limits.direct_columns
+    return len(search.columns) <= most and not small.spared.any()
 
 
 def _look(search: SearchContext, root: Root, loose: Highest) -> None:
