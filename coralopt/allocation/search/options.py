@@ -25,6 +25,7 @@ class SearchLimits:
         most_near: Those kept at most where the least cost is known well enough for a wider look.
         direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand; also
             where bounds leave no more.
+        routed_columns: The same for models with routes.
         compact_columns: So few go there once the bound is at its highest, or no allocation is known, for about as long as
             all steps before that took.
         loss_columns: So few go there where an instance or a region may be lost, for most of the time left.
