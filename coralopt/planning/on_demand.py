@@ -94,6 +94,8 @@ class OnDemandSearch:
             for phase, table in zip(scenario.model_phases, tables, strict=True)
         ]
         self.bound_usd_h = 0.0
+        #: The highest bound at dual prices, these, and the prices of instances that it is made of.
+        self.priced_usd_h = -math.inf
         self.best_duals = self.bounds.supply.free_of_charge
         self.best_prices: list[list[InstancePrices]] | None = None
         self.covers: list[DemandColumn] = []
@@ -162,8 +164,9 @@ class OnDemandSearch:
             mu = mu + np.where(price == 0, HAIR * price.min(initial=1.0, where=price > 0) * gpus, 0.0)
             duals = supply.with_capacity(mu, duals)
         bound, prices = self.bounds.whole_nodes(duals, GRID, MOST_STEPS, short)
-        if bound > self.bound_usd_h:
-            self.bound_usd_h, self.best_duals, self.best_prices = bound, duals, prices
+        if bound > self.priced_usd_h:
+            self.priced_usd_h, self.best_duals, self.best_prices = bound, duals, prices
+        self.bound_usd_h = max(self.bound_usd_h, bound)
         self.covers += self.bounds.covers(prices)
         fresh = [
             family.add_pipelines(pipeline for price in several for pipeline in price.pipelines())
@@ -218,7 +221,7 @@ class OnDemandSearch:
         if self._is_reached(best) or self._is_late() or self.best_prices is None:
             return best
         ceiling = math.inf if best is None else best[1].cost_usd_h
-        most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling - self.bound_usd_h)
+        most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling - self.priced_usd_h)
         supply, left = self.bounds.supply, MOST_PARTS
         for m, (family, most_usd_h) in enumerate(zip(self.families, most.tolist(), strict=True)):
             offer = AffordableNodes(supply.prices(self.best_duals, m), supply.nodes, most_usd_h, left)

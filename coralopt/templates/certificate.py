@@ -135,11 +135,14 @@ class AnySizeBounds:
         prices: list[list[InstancePrices]] = [[] for _ in self.demand]
 
         def price(group: tuple[int, ...]) -> None:
-            steps = max(grid, min(most, int(self.steps[list(group)].max())))
+            # Joins of regions take the square of the steps, and many of them where more than half of a demand survives.
+            lost = max(self.rules[m].surviving for m in group)
+            finest = most if lost == 0 else min(most, grid * (FINER if lost <= 0.5 else 1))
+            steps = max(grid, min(finest, int(self.steps[list(group)].max())))
             while True:
                 for m in group:
                     prices[m] = self._fitting_prices(m, duals, steps)
-                if steps * FINER > most:
+                if steps * FINER > finest:
                     break
                 if min((self._served(m, prices[m]) for m in group if _serves(prices[m])), default=1.0) >= 1 - short:
                     break
@@ -173,7 +176,8 @@ class AnySizeBounds:
 
     def _least_prices(self, m: int, prices: Sequence[InstancePrices], duals: Floats, rules: CoverRules) -> Floats:
         """float64 (G + 1,): least price of what serves t steps of a phase's demand, some of which may run already."""
-        grid, cheaper = int(self.steps[m]), []
+        # Later calls may cut a demand finer than these prices.
+        grid, cheaper = len(prices[0].one) - 1 if prices else int(self.steps[m]), []
         for kept in self.kept[m] if prices else ():
             steps = min(kept.tokens_s / prices[0].step_tokens_s * (1 + SAFE), grid)
             usd_h = self.supply.kept_usd_h(duals, m, kept)
@@ -201,7 +205,7 @@ class AnySizeBounds:
                 continue
             for p in several:
                 # Whichever instance is lost, or region, the others serve a share.
-                grid, rules = int(self.steps[p]), self.rules[p]
+                grid, rules = len(full[p]) - 1, self.rules[p]
                 beside = math.ceil(max(rules.spared, rules.surviving) * grid * (1 - SAFE))
                 others = self._least_prices(p, prices[p], duals, CoverRules(max(rules.replicas - 1, 0)))
                 least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)
