@@ -50,8 +50,9 @@ OWN = 0.25
 #: Seconds that one search of an allocation may take, while prices are still looked for and then; its share of the time
 #: left, and nodes of its tree. A share of the cost that is not worth another search.
 QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 10.0, 40.0, 0.4, 10, 1e-4
-#: Parts at most of all node sets that a cheaper allocation could use, where these are all made: some 3 s.
-MOST_PARTS = 20e6
+#: Parts at most of all node sets that a cheaper allocation could use, where these are all made: some 0.1 s, and some 3 s
+#: once better prices of capacity leave fewer.
+QUICK_PARTS, MOST_PARTS = 1e6, 20e6
 #: Price of a GPU of a node that costs nothing, as a share of the cheapest node that does; the bound is lower by that.
 HAIR = 1e-9
 
@@ -134,7 +135,8 @@ class OnDemandSearch:
                 duals = prices
             else:
                 break
-        best = self._close(self._raise_bound(self._improve(best)))
+        best = self._close(self._improve(best), QUICK_PARTS)
+        best = self._close(self._raise_bound(best), MOST_PARTS)
         if best is None and self._is_late():
             raise NoSolutionError(
                 "the time limit passed before any allocation of templates made on demand was known", None
@@ -211,7 +213,7 @@ class OnDemandSearch:
         return best
 
     def _close(
-        self, best: tuple[TemplateLibrary, AllocationResult] | None
+        self, best: tuple[TemplateLibrary, AllocationResult] | None, most_parts: float
     ) -> tuple[TemplateLibrary, AllocationResult] | None:
         """All node sets that a cheaper allocation could use, where these are few: its bound is then one over all of them.
 
@@ -222,7 +224,7 @@ class OnDemandSearch:
             return best
         ceiling = math.inf if best is None else best[1].cost_usd_h
         most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling - self.priced_usd_h)
-        supply, left = self.bounds.supply, MOST_PARTS
+        supply, left = self.bounds.supply, most_parts
         for m, (family, most_usd_h) in enumerate(zip(self.families, most.tolist(), strict=True)):
             offer = AffordableNodes(supply.prices(self.best_duals, m), supply.nodes, most_usd_h, left)
             parts = family.add_affordable(offer)

@@ -135,8 +135,8 @@ class AnySizeBounds:
         prices: list[list[InstancePrices]] = [[] for _ in self.demand]
 
         def price(group: tuple[int, ...]) -> None:
-            # Joins of regions take the square of the steps, and many of them where more than half of a demand survives.
-            lost = max(self.rules[m].surviving for m in group)
+            # What may be lost takes the square of the steps, and many times that where more than half of it survives.
+            lost = max(max(self.rules[m].surviving, min(self.rules[m].spared, 0.5)) for m in group)
             finest = most if lost == 0 else min(most, grid * (FINER if lost <= 0.5 else 1))
             steps = max(grid, min(finest, int(self.steps[list(group)].max())))
             while True:
