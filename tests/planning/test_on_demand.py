@@ -98,7 +98,7 @@ def with_rules(seed: int, templates: str) -> ResolvedScenario:
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**16))
 def test_rules_of_operators_cost_what_they_do_with_a_whole_library(seed: int) -> None:
-    """Reserved nodes, spot, limits, N+1, lost regions: gaps were 2 to 54 % in 72 of 103 such plans."""
+    """Reserved nodes, spot, limits, N+1, lost regions: gaps were 0.1 to 60 % in 100 of 218 such plans."""
     try:
         every = plan_scenario(with_rules(seed, "every"), options={"rel_gap": 0.0})
     except (InfeasibleError, ScenarioError) as error:
