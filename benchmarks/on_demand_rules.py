@@ -3,7 +3,7 @@
     python -m benchmarks.on_demand_rules                              # extended
     python -m benchmarks.on_demand_rules --scenario core --rules replicas instance
 
-Node sets on demand have any number of nodes, so they may cost less than those of a library..
+Node sets on demand have any number of nodes, so they may cost less than those of a library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from coralopt import load_scenario, plan_scenario, scenario_from_mapping
 
 Document = dict[str, Any]
-#: Regions of a document, and its models.
+#: Adds a rule to a document.
 Change = Callable[[Document, np.random.Generator], None]
 
 

@@ -389,9 +389,9 @@ class AllocationProblem(AttachedProblem[Allocation]):
         """float64 (P,): USD/h for one token/s of unmet demand, infinite where all must be met."""
         return np.full(len(self.demand), np.inf) if self.unmet_price is None else self.unmet_price
 
-    def unmet_usd_h(self) -> Floats:
-        """float64 (P,): USD/h for all demand of a phase, infinite where it must be met."""
-        prices = self.unmet_prices()
+    def unmet_usd_h(self, prices: Floats | None = None) -> Floats:
+        """float64 (P,): USD/h for all demand of a phase, infinite where it must be met; at other ``prices`` if given."""
+        prices = self.unmet_prices() if prices is None else prices
         usd_h, priced = np.full(len(prices), np.inf), np.isfinite(prices)
         usd_h[priced] = prices[priced] * self.demand[priced]
         return usd_h

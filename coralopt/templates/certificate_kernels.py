@@ -122,13 +122,13 @@ def least_tokens(values: Floats, price: Floats, out: Floats) -> None:
 
 
 @compiled(nogil=True)
-def _times(left: Floats, right: Floats, out: Floats) -> None:
-    for total in range(out.shape[0]):
+def join_tables(left: Floats, right: Floats, out: Floats) -> None:
+    """``out[t]`` = least of ``left[t - s] + right[s]`` over the steps s that ``right`` has."""
+    for t in range(out.shape[0]):
         least = np.inf
-        for j in range(total + 1):
-            if left[j] + right[total - j] < least:
-                least = left[j] + right[total - j]
-        out[total] = least
+        for s in range(min(t + 1, right.shape[0])):
+            least = min(least, left[t - s] + right[s])
+        out[t] = least
 
 
 @compiled(nogil=True)
@@ -148,11 +148,11 @@ def token_price(values: Floats, price: Floats) -> float:
     times = count - 2
     while times > 0:
         if times & 1:
-            _times(line, stage, spare)
+            join_tables(line, stage, spare)
             line[:] = spare
         times >>= 1
         if times > 0:
-            _times(stage, stage, spare)
+            join_tables(stage, stage, spare)
             stage[:] = spare
     least = np.inf
     for j in range(1, layers):
@@ -219,13 +219,3 @@ def cover_without_one(one: Floats, beside: int) -> tuple[float, int]:
         if cost < best:
             best, largest = cost, t
     return best, largest
-
-
-@compiled(nogil=True)
-def join_tables(left: Floats, right: Floats, out: Floats) -> None:
-    """``out[t]`` = least of ``left[t - s] + right[s]`` over the steps s that ``right`` has."""
-    for t in range(out.shape[0]):
-        least = np.inf
-        for s in range(min(t + 1, right.shape[0])):
-            least = min(least, left[t - s] + right[s])
-        out[t] = least

@@ -112,15 +112,20 @@ def least_prices(
     if cheaper:
         regions = [_with_cheaper(price, cheaper) for price in regions]
         one = np.min([np.minimum(price.one, price.every) for price in regions], axis=0)
-    tables = several_instances(one, rules.replicas)
-    further = max(rules.replicas + 1 - len(tables), 0)
     if rules.replicas > 0:
-        least = np.maximum(least, tables[-1] + further * float(one[1:].min()))
+        least = np.maximum(least, _of_several(one, rules.replicas))
     if rules.spared > 0:
         least[-1] = max(least[-1], _largest(one, rules.spared)[0])
     if rules.surviving > 0:
         least[-1] = max(least[-1], _amounts(regions, rules.surviving)[0])
     return least
+
+
+def _of_several(one: Floats, replicas: int) -> Floats:
+    """float64 (G + 1,): least price of so many instances or more with at least t steps together."""
+    tables = several_instances(one, replicas)
+    further = replicas + 1 - len(tables)
+    return tables[-1] + further * float(one[1:].min()) if further > 0 else tables[-1]
 
 
 def _with_cheaper(price: InstancePrices, cheaper: Sequence[CheaperInstances]) -> InstancePrices:
@@ -137,11 +142,10 @@ def cheapest_cover(regions: Sequence[InstancePrices], rules: CoverRules) -> list
     Where there are several rules, as that one wants them which costs most.
     """
     one = np.min([price.one for price in regions], axis=0)
-    cover, price = _replicas_cover(regions, one, rules.replicas), 0.0
+    cover = _replicas_cover(regions, one, rules.replicas)
     if not (rules.spared or rules.surviving):
         return cover
-    tables = several_instances(one, rules.replicas)
-    price = float(tables[-1][-1]) + max(rules.replicas + 1 - len(tables), 0) * float(one[1:].min())
+    price = float(_of_several(one, rules.replicas)[-1])
     if rules.spared > 0:
         spared, largest = _largest(one, rules.spared)
         if price < spared < math.inf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,15 +49,8 @@ def kept_instances(scenario: ResolvedScenario, tables: Sequence[ThroughputTables
     rows = [np.array(sorted(sets, key=lambda row: (sum(row), row)), dtype=np.int8) for sets in several]
     library = build_library(scenario, tables, node_sets=rows)
     for m, phase in enumerate(library.phases):
-        speed = {tuple(row): float(s) for row, s in zip(phase.usage.tolist(), phase.throughput, strict=True)}
         # What was looked at and is no template serves nothing.
-        kept[m] = [
-            KeptInstances(
-                item.region,
-                item.nodes,
-                item.count,
-                speed.get(tuple(item.nodes.tolist()), 0.0) if tuple(item.nodes.tolist()) in several[m] else math.inf,
-            )
-            for item in kept[m]
-        ]
+        speed = dict.fromkeys(several[m], 0.0)
+        speed |= {tuple(row): float(s) for row, s in zip(phase.usage.tolist(), phase.throughput, strict=True)}
+        kept[m] = [replace(item, tokens_s=speed.get(tuple(item.nodes.tolist()), math.inf)) for item in kept[m]]
     return kept

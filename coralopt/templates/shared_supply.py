@@ -73,12 +73,12 @@ class SharedSupply:
         penalty = scenario.initialization_penalty if start is None else start.boot_s / start.interval_s
         self._rent, self._started = base, penalty * scenario.price_usd_h
         self._started[~self.sold] = 0.0
-        at_least = [(cell, usd_h - float(base.ravel()[cell]), count) for (cell, usd_h), count in pieces.items()]
+        dearer_by = [(cell, usd_h - float(base.ravel()[cell]), count) for (cell, usd_h), count in pieces.items()]
         #: Nodes (R, C) of the cheapest class; and cell, surcharge in USD/h and nodes of the dearer ones.
         self.first = np.zeros(base.shape)
-        for cell, surcharge, count in at_least:
+        for cell, surcharge, count in dearer_by:
             self.first.ravel()[cell] += count if surcharge == 0 else 0
-        dearer = [piece for piece in at_least if piece[1] > 0 and piece[2] > 0]
+        dearer = [piece for piece in dearer_by if piece[1] > 0 and piece[2] > 0]
         self.cell: Ints = np.array([cell for cell, _, _ in dearer], dtype=np.int64)
         self.surcharge: Floats = np.array([surcharge for _, surcharge, _ in dearer])
         self.count: Floats = np.array([float(count) for _, _, count in dearer])

@@ -118,8 +118,7 @@ def lagrangian_bound(
         constant = side.worth() - problem.segments.worth(prices, side.rent_factor())
     unmet = np.maximum(unmet, 0.0)
     # With side prices less must survive of what goes unmet, so that is worth less.
-    priced = np.isfinite(unmet)
-    unmet_usd_h = np.where(priced, np.where(priced, unmet, 0.0) * problem.demand, np.inf)
+    unmet_usd_h = problem.unmet_usd_h(unmet)
     groups = shared_groups(problem, unmet)
     grouped = {p for group in groups for p in group.phases}
     unmet = _by_worth(problem, columns, weight, unmet)
