@@ -245,7 +245,8 @@ def fractional_stages(values: Floats, price_usd_h: Floats) -> tuple[Floats, npt.
 
 def min_plus(left: Floats, right: Floats) -> Floats:
     """(min, +) product: out[l] = min over j of left[j] + right[l - j]."""
-    size = len(left)
-    reversed_right = np.concatenate([right[::-1], np.full(size - 1, math.inf)])
-    windows = np.lib.stride_tricks.sliding_window_view(reversed_right, size)[::-1]
-    return np.asarray((left[None, :] + windows).min(axis=1))
+    from coralopt.templates.certificate_kernels import join_tables
+
+    out = np.empty(len(left))
+    join_tables(left, right, out)
+    return out
