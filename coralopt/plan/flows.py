@@ -68,12 +68,12 @@ def closed_regions(scenario: ResolvedScenario) -> Iterator[str]:
 
 
 def _means(scenario: ResolvedScenario, routes: Sequence[Route]) -> tuple[RouteMean, ...]:
-    """What the scenario asks of a model's requests over its variants, under its place there."""
+    """What the scenario asks of a model's requests over its variants, under its place there; nothing of a single one."""
     variants = [scenario.model_phases[route.pools[0][0]].variant for route in routes]
-    first = variants[0]
-    if first is None:
+    own = [variant for variant in variants if variant is not None]
+    if len(set(own)) < 2:
         return ()
-    key, own = scenario.model_keys[first.of], [variant for variant in variants if variant is not None]
+    first, key = own[0], scenario.model_keys[own[0].of]
     means = []
     if first.least_quality:
         qualities = tuple(variant.quality for variant in own)

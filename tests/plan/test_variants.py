@@ -52,6 +52,20 @@ def runnable() -> Plan:
     return plan_scenario(_scenario(pruning={"max_nodes": 1}))
 
 
+def test_a_single_variant_has_no_mean_to_reach_whatever_the_routes() -> None:
+    """Caches within a region make a route of every region; the one variant serves them all, and no option says so."""
+    everything = {name: {"available": 8, "price_usd_h": price} for name, price in (("1xL40S", 1.8), ("2xL40S", 3.5))}
+    two = {"pool": {"regions": {"east": {"configurations": everything}, "west": {"configurations": everything}}}}
+    single = {"variants": {"bf16": {"quality": 1.0}}}
+    alone = plan_scenario(_scenario(demand={"min_shares": {"bf16": 0.5}}, model=single, kv_transfer="region", **two))
+    assert alone.options == ()
+    assert verify_plan(alone).ok
+    mixed = plan_scenario(_scenario(demand={"min_shares": {"fp8": 0.5}}, kv_transfer="region", **two))
+    assert len(mixed.options) == 2
+    assert verify_plan(mixed).ok
+    assert prove_bound(mixed) == ()
+
+
 def test_a_mix_costs_less_than_any_variant_good_enough(plan: Plan) -> None:
     """The scenario shows what a choice is worth; quality is a mean over requests, exactly reached or passed."""
     shares = variant_shares(plan)[NAME]

@@ -14,6 +14,7 @@ costs more, at prices closed under detours. In up to three regions that is the f
 inequality.
 
 Where a model has variants, prefill of one may go with decode of another here, and means count for nothing: still a bound.
+The pools of all variants on one side of the routes in one region have one staircase, which is exact then.
 
 A long staircase is made coarser, each new edge with the largest s and the least weight of those it replaces: still a bound.
 """
@@ -41,12 +42,20 @@ SPAN = 0.03
 
 
 def staircases(problem: AllocationProblem, model: ModelRoutes) -> dict[int, tuple[int, ...]]:
-    """Name of every staircase of a model and its pools: one each, and -1 for all that serve requests alone."""
-    together = sorted(
-        {problem.pools.at(pool) for route in model.routes if len(route.pools) == 2 for pool in route.pools}
-    )
+    """Name of every staircase of a model and its pools: one a side and region, and -1 for all that serve alone."""
     alone = tuple(sorted({problem.pools.at(route.pools[0]) for route in model.routes if len(route.pools) == 1}))
-    return {**{q: (q,) for q in together}, **({-1: alone} if alone else {})}
+    together = {pools[0]: pools for side in _sides(problem, model) for pools in side.values()}
+    return {**together, **({-1: alone} if alone else {})}
+
+
+def _sides(problem: AllocationProblem, model: ModelRoutes) -> tuple[dict[int, tuple[int, ...]], ...]:
+    """Region -> pools, those of prefill and those of decode; -1 for pools of all regions."""
+    sides: tuple[dict[int, tuple[int, ...]], ...] = ({}, {})
+    for route in (route for route in model.routes if len(route.pools) == 2):
+        for side, pool in zip(sides, map(problem.pools.at, route.pools), strict=True):
+            region = int(problem.pools.region[pool])
+            side[region] = tuple(sorted({*side.get(region, ()), pool}))
+    return sides
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +92,13 @@ class RoutedCover:
 
     Attributes:
         least: USD/h; infinite where nothing can serve it, minus infinity where too many regions may to look at them all.
-        amounts: Pool -> steps that it gives in the best combination found.
+        amounts: Name of a staircase -> steps that it gives in the best combination found.
         alone: Steps that instances serving requests alone give in it.
         limit: USD/h; combinations above this were not looked at.
-        edges: Pool -> its staircase; -1 for instances that serve alone.
-        rests: Pool -> float64 (n,), least weight of everything else beside each edge.
-        tables: Pool -> covering table.
+        edges: Name -> its staircase; -1 for instances that serve alone.
+        rests: Name -> float64 (n,), least weight of everything else beside each edge.
+        tables: Name -> covering table.
+        names: Pool -> name of its staircase.
     """
 
     least: float
@@ -98,17 +108,18 @@ class RoutedCover:
     edges: Mapping[int, Edges]
     rests: Mapping[int, Floats]
     tables: Mapping[int, Floats]
+    names: Mapping[int, int]
 
     def beside(self, pool: int, steps: Ints) -> Floats:
         """float64 (n,): least weight of everything beside one more instance of the pool that covers so many steps."""
         from coralopt.allocation.bounds.kernels import least_beside
 
-        pool = pool if pool in self.edges else -1
-        if pool not in self.edges:
+        name = self.names.get(pool, -1)
+        if name not in self.edges:
             return np.full(len(steps), max(0.0, self.least))
-        edges, table = self.edges[pool], self.tables[pool]
+        edges, table = self.edges[name], self.tables[name]
         # Combinations not looked at are above the limit; beyond the last edge anything may stand beside.
-        rests = np.where(np.isfinite(self.rests[pool]), self.rests[pool], self.limit - edges.weight)
+        rests = np.where(np.isfinite(self.rests[name]), self.rests[name], self.limit - edges.weight)
         beyond = int(edges.reach[-1]) + 1
         if beyond < len(table):
             return np.asarray(least_beside(steps, np.append(edges.after, beyond), np.append(rests, 0.0), table))
@@ -123,7 +134,7 @@ def routed_cover(
     Args:
         problem: The problem.
         model: The model's routes.
-        tables: Pool -> float64 (G + 1,), its covering table; for -1 that of all pools of routes through one pool.
+        tables: Name -> float64 (G + 1,), covering table of its pools, see :func:`staircases`.
         unmet: float64 (P,), USD/h of serving nothing of each phase, infinite where all must be served.
         span: USD/h above the least weight up to which forced instances are told apart.
     """
@@ -132,18 +143,19 @@ def routed_cover(
     grid = len(next(iter(tables.values()))) - 1
     unmet_usd_h = float(unmet[list(model.phases)].sum())
     pairs = [route for route in model.routes if len(route.pools) == 2]
-    firsts = sorted({problem.pools.at(route.pools[0]) for route in pairs})
-    seconds = sorted({problem.pools.at(route.pools[1]) for route in pairs})
-    nodes = sorted({problem.pools.region[q] for q in (*firsts, *seconds)})
+    by_side = _sides(problem, model)
+    names = {pool: pools[0] for side in by_side for pools in side.values() for pool in pools}
+    firsts, seconds = (sorted(pools[0] for pools in side.values()) for side in by_side)
+    nodes = sorted({int(problem.pools.region[q]) for q in names})
     prices = np.full((len(nodes), len(nodes)), np.inf)
     upper = unmet_usd_h if -1 not in tables else min(unmet_usd_h, float(tables[-1][grid]))
     for route in pairs:
         a, b = (problem.pools.at(pool) for pool in route.pools)
         place = nodes.index(problem.pools.region[a]), nodes.index(problem.pools.region[b])
         prices[place] = min(prices[place], route.usd_h)
-        upper = min(upper, float(tables[a][grid] + tables[b][grid]) + route.usd_h)
+        upper = min(upper, float(tables[names[a]][grid] + tables[names[b]][grid]) + route.usd_h)
     if not np.isfinite(upper):
-        return RoutedCover(np.inf, {}, 0, np.inf, {}, {}, tables)
+        return RoutedCover(np.inf, {}, 0, np.inf, {}, {}, tables, names)
     # Nothing is gained by sending at home; detours are allowed, which only makes it cheaper.
     np.fill_diagonal(prices, 0.0)
     for k in range(len(nodes)):
@@ -160,7 +172,7 @@ def routed_cover(
             break
         most //= 2
         if most < FEWEST:
-            return RoutedCover(-np.inf, {}, 0, np.inf, {}, {}, tables)
+            return RoutedCover(-np.inf, {}, 0, np.inf, {}, {}, tables, names)
     profiles = [side for side in sides if side is not None]
     amounts = []
     for (choice, weight), qs in zip(profiles, (firsts, seconds), strict=True):
@@ -194,7 +206,7 @@ def routed_cover(
         for column, q in enumerate(qs)
         if k >= 0
     }
-    return RoutedCover(float(best), steps_of, int(alone.reach[chosen[2]]), limit, edges, rests, tables)
+    return RoutedCover(float(best), steps_of, int(alone.reach[chosen[2]]), limit, edges, rests, tables, names)
 
 
 def _profiles(pools: list[Edges], limit: float, needed: int) -> tuple[Ints, Floats] | None:
