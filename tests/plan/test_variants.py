@@ -60,6 +60,10 @@ def test_a_single_variant_has_no_mean_to_reach_whatever_the_routes() -> None:
     alone = plan_scenario(_scenario(demand={"min_shares": {"bf16": 0.5}}, model=single, kv_transfer="region", **two))
     assert alone.options == ()
     assert verify_plan(alone).ok
+    in_two_modes = plan_scenario(_scenario(model=single, mode="auto", **two))
+    assert in_two_modes.modes
+    assert in_two_modes.options == ()
+    assert verify_plan(in_two_modes).ok
     mixed = plan_scenario(_scenario(demand={"min_shares": {"fp8": 0.5}}, kv_transfer="region", **two))
     assert len(mixed.options) == 2
     assert verify_plan(mixed).ok

@@ -131,7 +131,7 @@ def _due(inspected: Inspected) -> Iterator[DueOption]:
 
 
 def _means(inspected: Inspected) -> Iterator[DueOption]:
-    """Mean quality of the requests of every model with variants, and the least shares of these."""
+    """Mean quality of the requests of every model with several variants, and the least shares of these."""
     hair, shares = [Fraction(1, 1_000_000)], dict[Variant, Fraction]()
     variants = {phase.model.name: phase.variant for phase in inspected.scenario.model_phases}
     for item in inspected.plan.modes:
@@ -140,6 +140,9 @@ def _means(inspected: Inspected) -> Iterator[DueOption]:
             shares[variant] = shares.get(variant, Fraction(0)) + Fraction(item.share)
     for of, key in inspected.scenario.model_keys.items():
         mine, place = {v: share for v, share in shares.items() if v.of == of}, f"models.{key}.demand"
+        if len(mine) < 2:
+            # All its requests have the quality of the one.
+            continue
         least = max((v.least_quality for v in mine), default=0.0)
         if least:
             mean = sum((Fraction(v.quality) * share for v, share in mine.items()), Fraction(0))
