@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -45,7 +45,7 @@ def solve_full_model(search: SearchContext) -> None:
             f"model has {wanted:,} columns; use solver 'highs' or 'scip', the reductions with restrict={limit[1]}, "
             "or a full licence"
         )
-    solution = solve_part(search, search.small, search.reduced.kept, search.with_gap(1.0, math.inf))
+    solution = solve_part(search, search.small, search.reduced.kept, search.with_gap(1.0, math.inf), [0.0])
     search.lap("full model")
     if search.allocation is None and solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
         raise infeasible(search)
@@ -69,8 +69,8 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
     joint = len(search.small.joint) > 0
     most = limits.most_joint_columns if joint else limits.most_columns
     bounds, wanted = root.column_bounds, min(limits.first_columns, most)
-    # No neighbourhoods were searched where templates serve several phases, so a few columns go first.
-    ready = not joint or math.isinf(search.left())
+    # No neighbourhoods were searched where templates serve several phases, so a few of many columns go first.
+    ready = not joint or math.isinf(search.left()) or len(columns) <= limits.most_columns
     floor = search.bound
     restricted = Restriction.of(columns, bounds, search.options.restrict)
     while not search.done() and (search.allocation is None or search.left() > 0):
@@ -80,7 +80,8 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
         templates = np.unique(columns.template[alive])
         if search.survivors <= (most if ready else wanted) and restricted.admits(templates):
             options = search.with_gap(1.0, min(seconds, search.left()))
-            solution = solve_part(search, search.small, templates, options, floor)
+            # A floor leaves relaxations with nothing to choose by: it ends some proofs early, and hinders others.
+            solution = solve_part(search, search.small, templates, options, [floor, 0.0])
             # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
             inside = math.inf if solution.bound is None else solution.bound
             search.raise_bound(min(inside, target), solution.proof)
@@ -95,7 +96,7 @@ def close_gap(search: SearchContext, root: Root, ranking: Floats, seconds: float
         ranked = chosen[np.argsort(ranking[chosen], kind="stable")[:wanted]]
         always = np.flatnonzero(columns.kept | (root.relaxation.x > 1e-9) | columns.of_pairs(known))
         templates = restricted.cut(np.unique(columns.template[np.union1d(ranked, always)]))
-        solve_part(search, search.small, templates, search.for_solutions(search.share_of_left()), floor)
+        solve_part(search, search.small, templates, search.for_solutions(search.share_of_left()), [floor])
         search.lap("fixing")
         if known is None:
             search_neighbourhoods(search, root)
@@ -119,7 +120,7 @@ def close_weighed(search: SearchContext, root: Root, seconds: float = math.inf) 
 
     search.survivors = len(chosen)
     options = search.with_gap(1.0, min(seconds, search.left()))
-    answers = _raced(search, options, solve_over, lambda answer: answer.ended)
+    answers = _raced(search, options, (solve_over,), lambda answer: answer.ended)
     for answer in answers:
         search.heed(answer.termination)
         if answer.allocation is not None:
@@ -132,7 +133,7 @@ def close_weighed(search: SearchContext, root: Root, seconds: float = math.inf) 
 
 
 def solve_part(
-    search: SearchContext, problem: AllocationProblem, templates: Ints, options: SolveOptions, floor: float = 0.0
+    search: SearchContext, problem: AllocationProblem, templates: Ints, options: SolveOptions, floors: Sequence[float]
 ) -> Solution[Allocation]:
     """Solve over some templates, keep a better allocation; what the back end said, its bound without a margin.
 
@@ -141,12 +142,12 @@ def solve_part(
         problem: The reduced problem, maybe within further limits.
         templates: int64 (k,), those that take part.
         options: Gap, time and focus.
-        floor: USD/h; no allocation of ``problem`` costs less.
+        floors: USD/h, for one seed each in turn; no allocation of ``problem`` costs less.
     """
 
     def solve_with(margin: float) -> tuple[Solution[Allocation], bool]:
-        part = Part.of(problem, templates, floor, margin)
-        solutions = _raced(search, options, partial(solution_of, search, part), _ended)
+        parts = [Part.of(problem, templates, floor, margin) for floor in dict.fromkeys(floors)]
+        solutions = _raced(search, options, [partial(solution_of, search, part) for part in parts], _ended)
         # The one to rely on comes last.
         for solution in sorted(solutions, key=_says_most):
             holds = keep_answer(search, templates, solution)
@@ -178,9 +179,12 @@ def solution_of(search: SearchContext, part: Part, options: SolveOptions) -> Sol
 
 
 def _raced(
-    search: SearchContext, options: SolveOptions, solve_over: Callable[[SolveOptions], _A], ended: Callable[[_A], bool]
+    search: SearchContext,
+    options: SolveOptions,
+    ways: Sequence[Callable[[SolveOptions], _A]],
+    ended: Callable[[_A], bool],
 ) -> list[_A]:
-    """What the back end says from several seeds side by side.
+    """What the back end says from several seeds side by side, these ways of asking it in turn.
 
     The first that proves what it says ends the others. Seeds decide how soon that is, and what is known by then: of six
     seeds over the same templates, one found as good an allocation in 8 s as another in 17. Only within a time limit:
@@ -192,7 +196,7 @@ def _raced(
     raced = 1 if options.time_limit is None else min(RACED, search.lanes)
 
     def solve_from(k: int) -> _A:
-        answer = solve_over(replace(options, seed=options.seed + k))
+        answer = ways[k % len(ways)](replace(options, seed=options.seed + k))
         if ended(answer):
             lanes.stop()
         return answer

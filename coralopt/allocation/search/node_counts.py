@@ -140,7 +140,8 @@ def _solve_leaf(search: SearchContext, node: _CountNode) -> float:
     most = search.limits.most_joint_columns
     ranked = alive[np.argsort(bounds[alive], kind="stable")[:most]]
     templates = np.unique(columns.template[ranked])
-    solution = solve_part(search, node.problem, templates, search.with_gap(1.0, search.share_of_left()), node.bound)
+    options = search.with_gap(1.0, search.share_of_left())
+    solution = solve_part(search, node.problem, templates, options, [node.bound, 0.0])
     if len(ranked) < len(alive):
         return node.bound
     # What was left out costs at least the goal.

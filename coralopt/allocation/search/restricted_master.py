@@ -55,7 +55,7 @@ def restricted_master(search: SearchContext, fractional: Sequence[Floats], ranki
         templates = master.templates(more)
         left = deadline - time.perf_counter()
         # The floor says from when on an allocation is good enough, and makes the back end look where others end.
-        solution = solve_part(search, search.small, templates, search.for_solutions(left), search.bound)
+        solution = solve_part(search, search.small, templates, search.for_solutions(left), [search.bound])
         if solution.termination.reason is not Reason.INFEASIBLE or master.restricted.full:
             break
         more = max(MORE, 2 * more)
