@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -23,7 +23,6 @@ from coralopt.planning.stages import StageTables, instance_name, planned_stages
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend
 from coralopt.solving.status import gap_met
-from coralopt.solving.tolerance import TOLERANCE
 from coralopt.templates import Patterns, TemplateLibrary, with_spare_batches
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
@@ -123,17 +122,17 @@ class _Unmet:
     def of(cls, scenario: ResolvedScenario, problem: AllocationProblem, items: list[tuple[int, int, int]]) -> _Unmet:
         """Of an allocation, as (template, region, count)."""
         needed = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
-        if problem.unmet_price is None:
-            # Where larger demands may come, they are planned for.
-            cases = planned_cases(scenario, problem, [Fraction(0)] * len(needed))
-            return cls(np.maximum(0.0, needed - problem.demand), 0.0, cases)
-        missing = unmet_demand(problem, items)
+        priced = problem.unmet_price is not None
+        missing = unmet_demand(problem, items) if priced else [Fraction(0)] * len(needed)
+        usd_h = float(sum(price_of_unmet(problem, p, m) for p, m in enumerate(missing) if m))
         cases = planned_cases(scenario, problem, missing)
-        unmet = np.array([float(lack) for lack in missing])
         if cases:
-            unmet -= problem.demand - needed
-            unmet = np.where(unmet > TOLERANCE * needed, unmet, 0.0)
-        return cls(unmet, float(sum(price_of_unmet(problem, p, m) for p, m in enumerate(missing) if m)), cases)
+            # What is planned for is the largest demand; the demand itself may be a larger or a smaller one.
+            itself = replace(problem, demand=needed, unmet_price=np.zeros(len(needed)), unmet_tiers=())
+            missing = unmet_demand(itself, items)
+        elif not priced:
+            return cls(np.maximum(0.0, needed - problem.demand), 0.0, ())
+        return cls(np.array([float(lack) for lack in missing]), usd_h, cases)
 
 
 def make_plan(

@@ -384,6 +384,31 @@ def test_demand_cases_are_one_two_stage_programme(library: Path) -> None:
         plan_scenario(scenario(unpriced), library=library, on_infeasible="scale")
 
 
+@pytest.mark.parametrize("priced", [(), ("phi4-14b",), ("phi4-14b", "gpt-oss-20b")])
+def test_what_smaller_demands_leave_of_the_whole_is_told_of_what_is_there(
+    library: Path, priced: tuple[str, ...]
+) -> None:
+    """Where every case is below the demand itself, its unmet tokens/s follow from the instances, not from the cases."""
+
+    def cases(data: dict[str, Any]) -> None:
+        data["kv_transfer"] = "free"
+        for name in priced:
+            data["models"][name]["unmet"] = {"usd_per_1000_requests": 0.3}
+        data["demand_cases"] = {
+            "low": {"probability": 0.6, "factor": 0.3},
+            "high": {"probability": 0.4, "factors": {"phi4-14b": 0.15, "gpt-oss-20b": 0.5}},
+        }
+
+    plan = plan_scenario(scenario(cases), library=library)
+    assert verify_plan(plan).violations == ()
+    assert list(prove_bound(plan)) == []
+    for item in plan.demands:
+        shares = [
+            1 - other.planned_tokens_s / other.demand_tokens_s for other in plan.demands if other.model == item.model
+        ]
+        assert item.unmet_tokens_s == pytest.approx(max(0.0, *shares) * item.demand_tokens_s)
+
+
 def test_mistakes_have_places() -> None:
     """Options that make no sense are refused where they stand."""
 
