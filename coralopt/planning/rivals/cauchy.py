@@ -114,7 +114,7 @@ class Combos:
             goodput=self.goodput[chosen],
             efficiency=self.efficiency[chosen],
             model=self.model[chosen],
-            usage=usage.reshape(len(chosen), -1),
+            usage=usage.reshape(len(chosen), regions * configurations),
             demand=self.demand,
             availability=allocation.availability.ravel().astype(np.int64),
             objective=objective,

@@ -304,6 +304,22 @@ def test_cauchy_has_no_mixed_instances() -> None:
 # --- settings, scarcity, comparison ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", sorted(set(planner_names()) - {"helix"}))
+def test_every_planner_says_that_nothing_can_serve(name: str) -> None:
+    """Where no node holds a model, there is nothing to choose from: a sentence, not a crash."""
+    document = dict(load_scenario("tiny").document)
+    document["models"] = {
+        "llama3.1-405b": {
+            "slo": {"ttft_ms": 1500, "tpot_ms": 60, "attainment": "mean"},
+            "demand": {"requests_s": 1, "dataset": "azure-code"},
+        }
+    }
+    document["mode"] = "disaggregated"
+    document["pool"] = {"regions": {"us-east-2": {"configurations": {"1xL4": 2}}}}
+    with pytest.raises(InfeasibleError):
+        get_planner(name).plan(PlanRequest(scenario_from_mapping(document)))
+
+
 def test_unknown_planners_and_settings_name_what_there_is() -> None:
     """Misspelt names get the choices, not a traceback."""
     with pytest.raises(OptionError, match="did you mean homo"):
