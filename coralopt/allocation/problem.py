@@ -22,10 +22,6 @@ from coralopt.types import Floats, Ints
 Number = TypeVar("Number", np.int16, np.int32, np.int64)
 
 
-#: Regions up to which coverings know what survives a loss whatever its share; with more, up to half of the demand.
-ANY_SHARE = 3
-
-
 @dataclass(frozen=True, eq=False)
 class Allocation:
     """Instances of templates in regions; only the positive counts, sorted by template, then region.
@@ -299,16 +295,15 @@ class AllocationProblem(AttachedProblem[Allocation]):
     def surviving(self) -> Floats:
         """float64 (P, R): share of each demand that must be left without each region, where coverings know it whole.
 
-        They do for phases without routes that are served whole: in two and three regions, and in more for shares up to half.
+        They do for phases without routes that are served whole.
         """
         regions = len(self.region_names)
         share = np.zeros((len(self.demand), regions))
         routed = {p for model in self.routes for p in model.phases}
         for row in self.side_constraints if regions > 1 else ():
             p, lost = (row.phases or (0,))[0], row.lost_region(regions)
-            known = regions <= ANY_SHARE or row.bound <= 0.5
             whole = self.demand[p] > 0 and p not in routed and np.isinf(self.unmet_prices()[p])
-            if lost is not None and known and whole:
+            if lost is not None and whole:
                 share[p, lost] = max(share[p, lost], row.bound)
         return share
 

@@ -10,31 +10,36 @@ be spread over the regions in fractions. In three regions, with t_1 and t_2 give
 edges of two staircases are tried in pairs, in ascending order of weight, and the third table is looked up. A long staircase
 is made coarser (:mod:`coralopt.allocation.bounds.routed`): still a bound. In two regions the third table is that of nothing.
 
-In more regions D is known where no X_l is above G / 2. Then amounts serve and survive exactly if what every region gives
-counts up to c_r = G - X_r only::
+In more regions let m be what there is at least, and let region r count for m - X_r only. For every m of at least G::
 
-    sum_r min(t_r, c_r) >= G
+    sum_r min(t_r, m - X_r) >= m
 
-If so, without l there are at least G - c_l = X_l. The other way round: if no t_r is above its c_r, the sum is that of all
-amounts; if one is, it is c_r and at least X_r of the others; if two are, it is at least 2 G - X_r - X_s >= G. So regions
-are joined one after the other, on a grid of at most ``STEPS`` steps, where amounts are rounded up.
+is enough: what the others count for is at least m - (m - X_l) = X_l without l. And it is needed for one of them: for the
+largest of G and all t_r + X_r, where no t_r is above m - X_r, and the sum is at least t_r + X_r whatever r is. So D is the
+least over these m, of which there is one an edge, of regions joined one after the other, on a grid of at most ``STEPS``
+steps where amounts are rounded up. Ranges of them are halved where D is least: within one, the last m says what a region
+counts for, and the first what there must be. If no X_l is above G / 2, it is enough to look at G: where more than one t_r is
+above G - X_r, the sum is at least 2 G - X_r - X_s >= G.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from coralopt.allocation.bounds.routed import SPAN, Edges
-from coralopt.allocation.problem import ANY_SHARE
 from coralopt.types import Floats, Ints
 
 #: Edges of a staircase.
 EDGES = 2_000
-#: Steps, and edges of each region, where they are too many for pairs.
-STEPS, STAIRS = 4_000, 1_000
+#: Regions in which edges are tried in pairs.
+PAIRED = 3
+#: Steps, and edges of each region, where they are too many for pairs; ranges that are halved at most.
+STEPS, STAIRS, HALVED = 4_000, 1_000, 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +50,21 @@ class SurvivingCover:
         least: USD/h; infinite where nothing does.
         amounts: Steps of every region in the best combination.
         limit: USD/h; combinations above this were not looked at.
-        after: One int64 (n,) a region: amounts of it in the combinations looked at.
-        rests: One float64 (n,) a region: least weight of the other regions beside each.
+        others: One pair a region: int64 (n,), amounts of it in the combinations looked at, and float64 (n,), least weight
+            of the other regions beside each; worked out when it is first asked for.
         tables: One float64 (G + 1,) a region, its covering table.
     """
 
     least: float
     amounts: tuple[int, ...]
     limit: float
-    after: tuple[Ints, ...]
-    rests: tuple[Floats, ...]
+    others: Callable[[], Sequence[tuple[Ints, Floats]]]
     tables: tuple[Floats, ...]
+
+    @cached_property
+    def beside(self) -> Sequence[tuple[Ints, Floats]]:
+        """What ``others`` gives."""
+        return self.others()
 
     def with_one(self, region: int, steps: Ints, weight: Floats) -> Floats:
         """float64 (n,): what serves and survives weighs at least with an instance of this region, size and weight."""
@@ -64,7 +73,7 @@ class SurvivingCover:
         if not np.isfinite(self.least):
             return np.full(len(steps), np.inf)
         sizes, back = np.unique(steps, return_inverse=True)
-        beside = least_beside(sizes, self.after[region], self.rests[region], self.tables[region])
+        beside = least_beside(sizes, *self.beside[region], self.tables[region])
         return np.minimum(weight + beside[back], self.limit)
 
 
@@ -73,17 +82,16 @@ def surviving_cover(tables: Sequence[Floats], needed: Ints) -> SurvivingCover:
 
     Args:
         tables: R float64 (G + 1,), covering tables of the regions.
-        needed: int64 (R,), steps that must be left without each region; at most G / 2 where there are four regions or more.
+        needed: int64 (R,), steps that must be left without each region.
     """
     from coralopt.allocation.bounds.kernels import surviving_pairs
 
     grid, regions = len(tables[0]) - 1, len(tables)
     limit = _usual(tables, needed)
-    nowhere = (np.zeros(0, dtype=np.int64),) * regions
     if not np.isfinite(limit):
-        return SurvivingCover(np.inf, (0,) * regions, np.inf, nowhere, (np.zeros(0),) * regions, tuple(tables))
+        return SurvivingCover(np.inf, (0,) * regions, np.inf, tuple, tuple(tables))
     limit *= 1 + SPAN
-    if regions > ANY_SHARE:
+    if regions > PAIRED:
         return _of_many(tables, needed, limit)
     first, second = (Edges.of(table, limit, EDGES) for table in tables[:2])
     nothing = np.append(0.0, np.full(grid, np.inf))
@@ -99,37 +107,116 @@ def surviving_cover(tables: Sequence[Floats], needed: Ints) -> SurvivingCover:
         amounts = np.flatnonzero(beside[2] < floor)
         listed.append((amounts, beside[2][amounts]))
     amounts_of = (int(first.reach[chosen[0]]), int(second.reach[chosen[1]]), int(chosen[2]))
-    return SurvivingCover(
-        min(float(best), limit),
-        amounts_of[:regions],
-        limit,
-        tuple(after for after, _ in listed),
-        tuple(rest for _, rest in listed),
-        tuple(tables),
-    )
+    return SurvivingCover(min(float(best), limit), amounts_of[:regions], limit, lambda: listed, tuple(tables))
+
+
+@dataclass(frozen=True, eq=False)
+class _Regions:
+    """Any number of regions, at one m or another; see the module docstring.
+
+    Attributes:
+        stairs: Of each region.
+        needed: int64 (R,), X_r.
+        grid: G.
+        sums: int64 (n,), every m that counts, ascending.
+    """
+
+    stairs: list[Edges]
+    needed: Ints
+    grid: int
+    sums: Ints
+
+    @staticmethod
+    def of(tables: Sequence[Floats], needed: Ints, limit: float) -> _Regions:
+        """Of combinations up to a weight."""
+        grid = len(tables[0]) - 1
+        stairs = [Edges.of(table, limit, STAIRS) for table in tables]
+        sums = [np.array([grid])]
+        if 2 * int(needed.max()) > grid:
+            sums += [edges.reach + x for edges, x in zip(stairs, needed.tolist(), strict=True)]
+        every = np.unique(np.concatenate(sums))
+        return _Regions(stairs, needed, grid, every[every >= grid])
+
+    @property
+    def steps(self) -> int:
+        """Of the demand."""
+        return min(self.grid, STEPS)
+
+    def level(self, k: int) -> int:
+        """Steps that there must be at the m of that place."""
+        return int(self.sums[k]) * self.steps // self.grid
+
+    def counted(self, k: int) -> list[tuple[Ints, Floats]]:
+        """Of each region int64 (n,), steps that its amounts count for at the m of that place; float64 (n,), their weight."""
+        amounts = []
+        for edges, x in zip(self.stairs, self.needed.tolist(), strict=True):
+            most = int(self.sums[k]) - x
+            # More than counts is never needed.
+            some = slice(int(np.searchsorted(edges.reach, most)) + 1)
+            # Rounded up, as what is not known counts as there.
+            steps = -(-np.minimum(edges.reach[some], most) * self.steps // self.grid)
+            amounts.append((steps, edges.weight[some]))
+        return amounts
+
+    def joined(self, first: int, last: int) -> list[Floats]:
+        """Least weights of no region, one, two and so on up to all of them by sum, for any m of a range."""
+        from coralopt.allocation.bounds.kernels import join_region
+
+        joined = [np.append(0.0, np.full(self.level(first), np.inf))]
+        for region in self.counted(last):
+            joined.append(join_region(joined[-1], *region))
+        return joined
+
+    def amounts(self, first: int, last: int) -> tuple[int, ...]:
+        """Steps of every region in the best combination of a range."""
+        missing, amounts = self.level(first), list[int]()
+        below = self.joined(first, last)[-2::-1]
+        for edges, (counts, weight), before in zip(self.stairs[::-1], self.counted(last)[::-1], below, strict=True):
+            left = np.maximum(missing - counts, 0)
+            k = int(np.argmin(before[left] + weight))
+            amounts.append(int(edges.reach[k]))
+            missing = int(left[k])
+        return tuple(amounts[::-1])
+
+    def beside(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Ints, Floats]]:
+        """``others`` of the cover, over these ranges."""
+        steps, grid = self.steps, self.grid
+        least = np.full((len(self.stairs), steps + 1), np.inf)
+        for first, last in ranges:
+            level = self.level(first)
+            others = _beside_each(np.append(0.0, np.full(level, np.inf)), self.counted(last))
+            for r, x in enumerate(self.needed.tolist()):
+                most = -(-(int(self.sums[last]) - x) * steps // grid)
+                own = np.minimum(np.arange(steps + 1), most)
+                least[r] = np.minimum(least[r], others[r][np.maximum(level - own, 0)])
+        # The fewest amounts that count as so many steps.
+        amounts, listed = np.append(0, np.arange(steps) * grid // steps + 1), []
+        for beside in least:
+            lower = np.flatnonzero(beside < np.append(np.inf, np.minimum.accumulate(beside)[:-1]))
+            listed.append((amounts[lower], beside[lower]))
+        return listed
 
 
 def _of_many(tables: Sequence[Floats], needed: Ints, limit: float) -> SurvivingCover:
     """The same in any number of regions, of combinations up to a weight."""
-    grid = len(tables[0]) - 1
-    steps = min(grid, STEPS)
-    stairs = [Edges.of(table, limit, STAIRS) for table in tables]
-    # Rounded up, as what is not known counts as there.
-    counted = [-(-np.minimum(edges.reach, grid - x) * steps // grid) for edges, x in zip(stairs, needed, strict=True)]
-    nothing = np.append(0.0, np.full(steps, np.inf))
-    others = _beside_each(nothing, list(zip(counted, (edges.weight for edges in stairs), strict=True)))
-    # The fewest amounts that count as so many steps.
-    amounts = np.append(0, np.arange(steps) * grid // steps + 1)
-    after, rests = [], []
-    for r, x in enumerate(needed.tolist()):
-        most = -(-(grid - x) * steps // grid)
-        beside = others[r][::-1][: most + 1]
-        lower = np.flatnonzero(beside < np.append(np.inf, np.minimum.accumulate(beside)[:-1]))
-        after.append(amounts[lower])
-        rests.append(beside[lower])
-    totals = others[0][np.maximum(steps - counted[0], 0)] + stairs[0].weight
-    best, amounts_of = min(float(totals.min()), limit), _amounts(stairs, counted, steps)
-    return SurvivingCover(best, amounts_of, limit, tuple(after), tuple(rests), tuple(tables))
+    regions = _Regions.of(tables, needed, limit)
+
+    def weighed(first: int, last: int) -> tuple[float, int, int]:
+        return float(regions.joined(first, last)[-1][-1]), first, last
+
+    ranges = [weighed(0, len(regions.sums) - 1)]
+    for _ in range(HALVED):
+        least, first, last = ranges[0]
+        if first == last:
+            break
+        middle = (first + last) // 2
+        heapq.heapreplace(ranges, weighed(first, middle))
+        heapq.heappush(ranges, weighed(middle + 1, last))
+    least, first, last = ranges[0]
+    # At the last m of the range all that counts survives, if there is so much.
+    amounts = regions.amounts(last if np.isfinite(weighed(last, last)[0]) else first, last)
+    within = [(first, last) for weight, first, last in ranges if weight <= limit]
+    return SurvivingCover(least, amounts, limit, lambda: regions.beside(within), tuple(tables))
 
 
 def _beside_each(table: Floats, regions: list[tuple[Ints, Floats]]) -> list[Floats]:
@@ -144,22 +231,6 @@ def _beside_each(table: Floats, regions: list[tuple[Ints, Floats]]) -> list[Floa
     for region in regions[half:]:
         with_second = join_region(with_second, *region)
     return _beside_each(with_second, regions[:half]) + _beside_each(with_first, regions[half:])
-
-
-def _amounts(stairs: Sequence[Edges], counted: Sequence[Ints], steps: int) -> tuple[int, ...]:
-    """Steps of every region in the best combination."""
-    from coralopt.allocation.bounds.kernels import join_region
-
-    joined = [np.append(0.0, np.full(steps, np.inf))]
-    for edges, counts in zip(stairs, counted, strict=True):
-        joined.append(join_region(joined[-1], counts, edges.weight))
-    missing, amounts = steps, list[int]()
-    for edges, counts, before in zip(stairs[::-1], counted[::-1], joined[-2::-1], strict=True):
-        left = np.maximum(missing - counts, 0)
-        k = int(np.argmin(before[left] + edges.weight))
-        amounts.append(int(edges.reach[k]))
-        missing = int(left[k])
-    return tuple(amounts[::-1])
 
 
 def _usual(tables: Sequence[Floats], needed: Ints) -> float:
