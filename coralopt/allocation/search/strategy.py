@@ -208,7 +208,7 @@ def _choose_without_rests(search: SearchContext, loose: Highest, tree: Branching
     """Where demand may go unmet, or a region be lost: what whole instances leave is no problem of its own there."""
     small, limits, root = search.small, search.limits, tree.root
     _settle_losses(search, root)
-    if search.columns_left(root) > (limits.direct_columns if small.unmet_groups() else limits.most_columns):
+    if search.columns_left(root) > (limits.direct_columns if small.unmet_groups() else limits.loss_columns):
         # Otherwise ``fixing`` ends it sooner.
         _anneal(search, loose, limits.annealings)
         if listable(small) and search.open():
