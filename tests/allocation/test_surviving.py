@@ -43,13 +43,20 @@ from coralopt.testing.synthetic import synthetic_problem
     edges=st.sampled_from((3, 2_000)),
     paired=st.booleans(),
     halved=st.sampled_from((2, 40)),
+    limited=st.booleans(),
 )
-def test_least_weight_is_that_of_all_amounts(seed: int, regions: int, edges: int, paired: bool, halved: int) -> None:
+def test_least_weight_is_that_of_all_amounts(
+    seed: int, regions: int, edges: int, paired: bool, halved: int, limited: bool
+) -> None:
     """Over every combination of amounts; with few edges, never above it. So is what stands beside one more instance."""
     rng, grid = np.random.default_rng(seed), 12 if regions < 4 else 6
     sizes = [rng.integers(1, grid + 1, int(rng.integers(0, 4))) for _ in range(regions)]
     weights = [rng.uniform(0.0, 9.0, len(some)) for some in sizes]
     tables = [least_weights(some, own, grid) for some, own in zip(sizes, weights, strict=True)]
+    if limited:
+        # Of instances that run already there are so many.
+        for table in tables:
+            table[int(rng.integers(0, grid + 1)) + 1 :] = np.inf
     needed = rng.integers(0, grid + 1, regions) if rng.random() < 0.5 else np.full(regions, rng.integers(0, grid + 1))
 
     def least(amounts: np.ndarray, own: list[np.ndarray]) -> float:
@@ -68,15 +75,31 @@ def test_least_weight_is_that_of_all_amounts(seed: int, regions: int, edges: int
         patch.setattr("coralopt.allocation.bounds.surviving.HALVED", halved)
         cover = surviving_cover(tables, needed)
     assert cover.least <= truth + 1e-9
+    assert np.isfinite(cover.limit) == np.isfinite(truth)
     if edges == 2_000 and np.isfinite(cover.limit) and halved == 40:
         assert cover.least == pytest.approx(truth)
     for r in range(regions):
         for size, weight in zip(sizes[r].tolist(), weights[r].tolist(), strict=True):
             forced = list(tables)
-            forced[r] = weight + tables[r][np.maximum(np.arange(grid + 1) - size, 0)]
+            beside = tables[r][np.maximum(np.arange(grid + 1) - size, 0)]
+            forced[r] = np.where(np.isfinite(tables[r]), weight + beside, np.inf)
             bound = float(cover.with_one(r, np.array([size]), np.array([weight]))[0])
             assert bound <= least(every, forced) + 1e-9
-            assert bound >= min(cover.least, cover.limit) - 1e-9 or edges == 3
+            # One more of a limited number may be cheaper than what there is.
+            assert bound >= min(cover.least, cover.limit) - 1e-9 or edges == 3 or limited
+
+
+@pytest.mark.parametrize(
+    ("most", "needed", "least"),
+    [((11, 4), 4, 12.0), ((6, 6, 0), 6, 12.0), ((9, 3, 0, 3), 6, 12.0), ((6, 6, 6, 0), 12, 18.0)],
+)
+def test_regions_that_give_only_so_much_may_still_survive_together(
+    most: tuple[int, ...], needed: int, least: float
+) -> None:
+    """Where nothing new may be started, neither equal amounts of all regions nor two of them need be there."""
+    tables = [np.where(np.arange(13) <= amount, np.arange(13.0), np.inf) for amount in most]
+    assert surviving_cover(tables, np.full(len(most), needed)).least == pytest.approx(least)
+    assert surviving_cover(tables, np.full(len(most), sum(most) - max(most) + 1)).least == np.inf
 
 
 @settings(max_examples=150, deadline=None)

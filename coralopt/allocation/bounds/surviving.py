@@ -168,10 +168,14 @@ class _Regions:
         return joined
 
     def amounts(self, first: int, last: int) -> tuple[int, ...]:
-        """Steps of every region in the best combination of a range."""
-        missing, amounts = self.level(first), list[int]()
-        below = self.joined(first, last)[-2::-1]
-        for edges, (counts, weight), before in zip(self.stairs[::-1], self.counted(last)[::-1], below, strict=True):
+        """Steps of every region in the best combination of a range: at its last m, where all that counts survives."""
+        for place in (last, first):
+            joined, missing = self.joined(place, last), self.level(place)
+            if np.isfinite(joined[-1][-1]):
+                break
+        amounts = list[int]()
+        below = zip(self.stairs[::-1], self.counted(last)[::-1], joined[-2::-1], strict=True)
+        for edges, (counts, weight), before in below:
             left = np.maximum(missing - counts, 0)
             k = int(np.argmin(before[left] + weight))
             amounts.append(int(edges.reach[k]))
@@ -213,8 +217,7 @@ def _of_many(tables: Sequence[Floats], needed: Ints, limit: float) -> SurvivingC
         heapq.heapreplace(ranges, weighed(first, middle))
         heapq.heappush(ranges, weighed(middle + 1, last))
     least, first, last = ranges[0]
-    # At the last m of the range all that counts survives, if there is so much.
-    amounts = regions.amounts(last if np.isfinite(weighed(last, last)[0]) else first, last)
+    amounts = regions.amounts(first, last)
     within = [(first, last) for weight, first, last in ranges if weight <= limit]
     return SurvivingCover(least, amounts, limit, lambda: regions.beside(within), tuple(tables))
 
@@ -234,7 +237,10 @@ def _beside_each(table: Floats, regions: list[tuple[Ints, Floats]]) -> list[Floa
 
 
 def _usual(tables: Sequence[Floats], needed: Ints) -> float:
-    """USD/h; weight of equal amounts of all regions, or of two of them: more than the least."""
+    """USD/h; weight of equal amounts of all regions, or of two of them, or of all that there is: more than the least.
+
+    Infinite where nothing serves and survives: if all that there is does not, nothing does.
+    """
     grid, regions = len(tables[0]) - 1, len(tables)
     sets = [tuple(range(regions)), *((r, s) for r in range(regions) for s in range(r))]
     totals = [float(tables[r][grid]) for r in range(regions) if needed[r] == 0]
@@ -242,4 +248,9 @@ def _usual(tables: Sequence[Floats], needed: Ints) -> float:
         share = max(-(-grid // len(some)), -(-int(needed.max()) // (len(some) - 1)))
         if share <= grid:
             totals.append(sum(float(tables[r][share]) for r in some))
+    if not np.isfinite(min(totals, default=np.inf)):
+        # Of instances that run already there are so many.
+        most = np.array([int(np.searchsorted(table, np.inf)) - 1 for table in tables])
+        if most.sum() >= grid and (most.sum() - most >= needed).all():
+            totals.append(sum(float(table[amount]) for table, amount in zip(tables, most.tolist(), strict=True)))
     return min(totals, default=np.inf)
