@@ -16,6 +16,7 @@ from coralopt.allocation.search.result import AllocationResult
 from coralopt.allocation.search.solve import solve_allocation
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import Backend, Limit, SolveOptions
+from coralopt.types import Floats
 
 OnInfeasible = Literal["explain", "scale", "shortfall"]
 
@@ -28,6 +29,22 @@ def check_on_infeasible(choice: str) -> None:
     """
     if choice not in get_args(OnInfeasible):
         raise OptionError(f"on_infeasible is {choice!r}; choose from: {', '.join(get_args(OnInfeasible))}")
+
+
+def check_shortfall(choice: str, unmet_price: Floats | None) -> None:
+    """Refuse ``"shortfall"`` without a price for any demand.
+
+    Args:
+        choice: What to do when demand cannot be met.
+        unmet_price: float64 (P,), as of :class:`coralopt.allocation.AllocationProblem`.
+
+    Raises:
+        OptionError: There is none.
+    """
+    if choice == "shortfall" and (unmet_price is None or not np.isfinite(unmet_price).any()):
+        raise OptionError(
+            "shortfall needs a price for unmet demand: give `unmet` for some models in the scenario, or --unmet-price"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +88,7 @@ def solve_or_serve_less(
     """
     check_on_infeasible(on_infeasible)
     prices = problem.unmet_price
-    if on_infeasible == "shortfall" and (prices is None or not np.isfinite(prices).any()):
-        raise OptionError(
-            "shortfall needs a price for unmet demand: give `unmet` for some models in the scenario, or --unmet-price"
-        )
+    check_shortfall(on_infeasible, prices)
     options, started = options or DEFAULT_OPTIONS, time.perf_counter()
     if problem.unmet_tiers:
         if on_infeasible != "explain":

@@ -31,7 +31,7 @@ from coralopt.plan.bill import left_out
 from coralopt.plan.certificate import RefusedInstances
 from coralopt.plan.flows import allowed_routes, closed_regions
 from coralopt.planning.make_plan import make_plan
-from coralopt.planning.on_demand import OnDemandSearch
+from coralopt.planning.on_demand import OnDemandSearch, solve_on_demand
 from coralopt.planning.operators import case_terms, operator_terms, start_penalties, unmet_prices
 from coralopt.planning.promise.attempts import Attempts, Promised
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
@@ -96,7 +96,7 @@ class CoralPlanner:
             warm = request.warm.covering(scenario)
             check_slos(scenario, warm.tables_of(scenario))
             problem_of = partial(allocation_problem, scenario)
-            library, served = OnDemandSearch(request, warm.tables_of(scenario), problem_of, search).run()
+            library, served = solve_on_demand(request, warm.tables_of(scenario), problem_of, search)
             served = _fewest(request, served, deadline)
         else:
             library, reused, warm = request.templates()
@@ -339,7 +339,13 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     request = PlanRequest(scenario, options={"rel_gap": plan.requested_gap}, progress=progress)
     options = request.solve_options
     if is_on_demand(scenario):
-        problem_of = partial(allocation_problem, scenario)
+
+        def problem_of(library: TemplateLibrary) -> AllocationProblem:
+            problem = allocation_problem(scenario, library)
+            return (
+                replace(problem, unmet_price=unmet_prices(scenario)) if plan.on_infeasible == "shortfall" else problem
+            )
+
         every_size = OnDemandSearch(request, scenario_tables(scenario), problem_of, AllocationSearchOptions())
         result = every_size.run()[1].result
         return (*_outside(plan, result.bound_usd_h, result.cost_usd_h), *_wider(plan, result.bound_usd_h))

@@ -22,15 +22,19 @@ from coralopt.allocation import (
     AllocationResult,
     AllocationSearchOptions,
     Served,
+    check_shortfall,
+    priced_groups,
     solve_allocation,
 )
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
+from coralopt.planning.operators import unmet_prices
 from coralopt.planning.request import PlanRequest
 from coralopt.solving import relative_gap
 from coralopt.templates import (
     AffordableNodes,
     AnySizeBounds,
     DemandColumn,
+    DemandTerms,
     InstancePrices,
     NodeSetFamily,
     TemplateLibrary,
@@ -63,12 +67,12 @@ class OnDemandSearch:
     Args:
         request: What to plan.
         tables: The scenario's throughput tables.
-        problem_of: The allocation problem over a library.
+        problem_of: The allocation problem over a library; demand may have a price at which it goes unmet.
         search: How each allocation is searched.
 
     Raises:
         LibraryError: The scenario lets nodes serve, or cost, other than the bound counts.
-        OptionError: Less than the whole demand may be served, a share of requests is asked for, or a library is given.
+        OptionError: A share of requests is asked for, or a library is given.
     """
 
     def __init__(
@@ -80,27 +84,26 @@ class OnDemandSearch:
     ) -> None:
         scenario = self.scenario = request.scenario
         instead = "give `templates: every`, and lower pruning.max_nodes where that is too many"
-        if request.on_infeasible != "explain":
-            raise OptionError(
-                f"on_infeasible is {request.on_infeasible!r}, which knows no templates on demand; {instead}"
-            )
         if request.library is not None:
             raise OptionError(f"{request.library}: templates on demand need no library file; {instead}")
         if any(phase.attainment is not None for phase in scenario.model_phases):
             raise OptionError(f"templates on demand are for mean requests (`attainment: mean`); {instead}")
         self.request, self.tables, self.problem_of, self.search = request, tables, problem_of, search
-        self.bounds = AnySizeBounds(scenario, tables)
+        self.library: TemplateLibrary | None = None
         self.families = [
             NodeSetFamily(scenario, phase, table.values)
             for phase, table in zip(scenario.model_phases, tables, strict=True)
         ]
+        problem = problem_of(self._place())
+        self.bounds = AnySizeBounds(
+            scenario, tables, DemandTerms(problem.demand, priced_groups(problem, problem.unmet_prices()))
+        )
         self.bound_usd_h = 0.0
         #: The highest bound at dual prices, these, and the prices of instances that it is made of.
         self.priced_usd_h = -math.inf
         self.best_duals = self.bounds.supply.free_of_charge
         self.best_prices: list[list[InstancePrices]] | None = None
         self.covers: list[DemandColumn] = []
-        self.library: TemplateLibrary | None = None
         self.state = search.state
         limit = request.solve_options.time_limit
         self.deadline = math.inf if limit is None else time.perf_counter() + limit
@@ -186,7 +189,13 @@ class OnDemandSearch:
         used = np.zeros((len(self.families), *self.bounds.supply.nodes.shape))
         nodes = library.usage[allocation.template] * allocation.count[:, None]
         np.add.at(used, (library.phase[allocation.template], allocation.region), nodes)
-        self.covers += [self.bounds.column(m, usage) for m, usage in enumerate(used)]
+        tokens_s = library.throughput[allocation.template] * allocation.count
+        served = np.bincount(library.phase[allocation.template], tokens_s, len(self.families))
+        # Columns serve a whole demand each.
+        self.covers += [
+            self.bounds.column(m, used[m] * max(1.0, float(self.bounds.demand[m] / served[m])))
+            for m in np.flatnonzero(served).tolist()
+        ]
         fresh = False
         for number in range(1, RAISES + 1):
             if self._is_reached(best) or self._is_late():
@@ -285,6 +294,47 @@ class OnDemandSearch:
     def _is_late(self) -> bool:
         """Whether the time limit has passed."""
         return time.perf_counter() >= self.deadline
+
+
+def solve_on_demand(
+    request: PlanRequest,
+    tables: Sequence[ThroughputTables],
+    problem_of: Callable[[TemplateLibrary], AllocationProblem],
+    search: AllocationSearchOptions,
+) -> tuple[TemplateLibrary, Served]:
+    """Meet every demand at least cost; where that cannot be done, leave demand unmet at its price if the request says so.
+
+    Args:
+        request, tables, problem_of, search: As of :class:`OnDemandSearch`.
+
+    Raises:
+        InfeasibleError: The demand cannot be met, and nothing else was asked for.
+        LibraryError, OptionError: As :class:`OnDemandSearch`; no demand has a price; or an equal share of every demand is
+            to be served.
+    """
+    if request.on_infeasible == "scale":
+        raise OptionError(
+            "on_infeasible is 'scale', which knows no templates on demand; give --on-infeasible shortfall, or "
+            "`templates: every` and lower pruning.max_nodes where that is too many"
+        )
+    prices = unmet_prices(request.scenario)
+    check_shortfall(request.on_infeasible, prices)
+    started = time.perf_counter()
+    try:
+        return OnDemandSearch(request, tables, problem_of, search).run()
+    except InfeasibleError:
+        if request.on_infeasible == "explain":
+            raise
+    except NoSolutionError:
+        # Perhaps it can be met, but that was not known in time; less can be served all the same.
+        if request.on_infeasible == "explain":
+            raise
+    if request.solve_options.time_limit is not None:
+        left = max(1.0, request.solve_options.time_limit - (time.perf_counter() - started))
+        request = replace(request, options={**request.options, "time_limit": left})
+    return OnDemandSearch(
+        request, tables, lambda library: replace(problem_of(library), unmet_price=prices), search
+    ).run()
 
 
 def _same_allocation(library: TemplateLibrary, result: AllocationResult, larger: TemplateLibrary) -> Allocation:

@@ -6,21 +6,22 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions
 from coralopt.allocation.reductions import Near, near_templates
 from coralopt.errors import InfeasibleError, NoSolutionError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.bill import OneGpuRent
 from coralopt.planning.coral import CoralPlanner, allocation_problem
 from coralopt.planning.make_plan import make_plan
-from coralopt.planning.on_demand import GRID
+from coralopt.planning.on_demand import GRID, OnDemandSearch
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import PlanOutcome, PlanRequest
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates import AnySizeBounds, is_on_demand, shared_patterns
+from coralopt.templates import is_on_demand, shared_patterns
 
 #: A comparison need not be exact: relative gap, and for mean requests seconds for each GPU type.
 GAP, SECONDS = 0.01, 10.0
@@ -100,9 +101,8 @@ class _OneGpuSearch:
             for name in self.scenarios:
                 self.bounds[name] = max(self.bounds[name], self._search(name).least())
         elif is_on_demand(self.request.scenario):
-            for name, scenario in self.scenarios.items():
-                bounds = AnySizeBounds(scenario, self.request.warm.tables_of(scenario))
-                self.bounds[name] = max(self.bounds[name], bounds.whole_nodes(bounds.supply.free_of_charge, GRID)[0])
+            for name in self.scenarios:
+                self.bounds[name] = max(self.bounds[name], self._least_of_any_size(name))
         else:
             self.request = self.request.warmed()
             for name in self.scenarios:
@@ -166,6 +166,16 @@ class _OneGpuSearch:
         if _lacks_templates(problem):
             return math.inf
         return near_templates(problem, np.zeros_like(problem.price), Near(margin=0.0, most=1)).bound
+
+    def _least_of_any_size(self, name: str) -> float:
+        """USD/h; what node sets of any size of this type cost at least."""
+        scenario = self.scenarios[name]
+        tables, problem_of = self.request.warm.tables_of(scenario), partial(allocation_problem, scenario)
+        try:
+            bounds = OnDemandSearch(self.request, tables, problem_of, AllocationSearchOptions()).bounds
+        except ScenarioError:
+            return math.inf
+        return bounds.whole_nodes(bounds.supply.free_of_charge, GRID)[0]
 
     def _plan(self, name: str) -> None:
         request = self._of_type(name)

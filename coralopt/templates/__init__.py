@@ -30,6 +30,7 @@ from coralopt.templates.patterns import Patterns, shared_patterns
 from coralopt.templates.spare_batches import with_spare_batches
 from coralopt.templates.stored import LibraryAhead, default_library_path
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
+from coralopt.templates.unmet import DemandTerms
 
 __all__ = [
     "AffordableNodes",
@@ -38,6 +39,7 @@ __all__ = [
     "BuildMethod",
     "CheapestToken",
     "DemandColumn",
+    "DemandTerms",
     "InstancePrices",
     "LibraryAhead",
     "LibraryCheck",

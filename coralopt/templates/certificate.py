@@ -8,7 +8,8 @@ Fractions of nodes make that bound weak where a demand needs few nodes. A second
 (:mod:`coralopt.templates.instance_prices`). With duals it stays one (Lagrange); both are computed and the larger is told.
 
 A model whose requests may pass in several ways (mixed, or prefill and decode; variants) pays the least over all splits of
-its demand: for fractions the cheapest way, for whole nodes a (min, +) product of the ways' prices over the steps.
+its demand: for fractions the cheapest way, for whole nodes a (min, +) product of the ways' prices over the steps. Demand may
+go unmet at a price (:mod:`coralopt.templates.unmet`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from coralopt.templates.covers import CheaperInstances, CoverRules, cheapest_cov
 from coralopt.templates.instance_prices import InstancePrices, min_plus, regional_prices
 from coralopt.templates.kept import kept_instances
 from coralopt.templates.shared_supply import SharedSupply
+from coralopt.templates.unmet import DemandTerms, least_beside, least_fraction, least_with_unmet, unmet_of
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
@@ -80,15 +83,19 @@ class AnySizeBounds:
     Args:
         scenario: Demands, prices, availability.
         tables: From :func:`unlimited_tables`, or for as many stages as are wanted: the bounds hold for those.
+        terms: What is to be served where that is not all of every demand: with demand cases, or at a price of the rest.
 
     Raises:
         LibraryError: The scenario lets nodes serve, or cost, other than the bound counts.
     """
 
-    def __init__(self, scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> None:
-        _refuse(scenario)
+    def __init__(
+        self, scenario: ResolvedScenario, tables: Sequence[ThroughputTables], terms: DemandTerms | None = None
+    ) -> None:
+        _refuse(scenario, terms is None)
         self.tables = [_allowed(scenario, p, table) for p, table in enumerate(tables)]
-        self.demand = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
+        needed = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
+        self.demand = needed if terms is None else terms.tokens_s
         rules = dict(scenario.operations.models)
         #: What the instances of each phase do beside serving its demand.
         self.rules = [
@@ -97,7 +104,12 @@ class AnySizeBounds:
         ]
         # The phases that a request may pass: for each model, one way or several; and replicas without demand.
         idle = [p for p, several in enumerate(self.rules) if several.replicas > 0 and self.demand[p] == 0]
-        self.ways = (*(tuple(ways) for ways in ways_of(scenario).values()), *(((p,),) for p in idle))
+        needed_ways = (tuple(ways) for ways in ways_of(scenario).values() if self.demand[list(ways[0])].all())
+        self.ways = (*needed_ways, *(((p,),) for p in idle))
+        #: Of each of these, what may go unmet. What then survives a loss is counted for nothing.
+        self.unmet = [unmet_of(ways, () if terms is None else terms.unmet) for ways in self.ways]
+        for p in (p for group in self.unmet if group is not None for p in group.phases):
+            self.rules[p] = CoverRules(self.rules[p].replicas)
         #: What whole nodes are counted for: where there is no demand, any instance will do.
         self.counted = self.demand.copy()
         for p in idle:
@@ -110,8 +122,12 @@ class AnySizeBounds:
         # Phases whose demands are cut into equally many steps, since they add up step by step; and the steps of each.
         self.groups = [
             group
-            for ways in self.ways
-            for group in ([(p,) for p in ways[0]] if len(ways) == 1 else [tuple({p for way in ways for p in way})])
+            for ways, unmet in zip(self.ways, self.unmet, strict=True)
+            for group in (
+                [(p,) for p in ways[0]]
+                if len(ways) == 1 and unmet is None
+                else [tuple({p for way in ways for p in way})]
+            )
         ]
         self.steps = np.zeros(len(self.demand), dtype=np.int64)
         #: Configurations of each phase whose nodes are counted within an instance.
@@ -154,7 +170,7 @@ class AnySizeBounds:
         with ThreadPoolExecutor(cores()) as threads:
             list(threads.map(price, order))
         every = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
-        return self._lagrangian(duals, every), prices
+        return self._lagrangian(duals, [self._least_of(model, every) for model in range(len(self.ways))]), prices
 
     def _fitting_prices(self, m: int, duals: Floats, steps: int) -> list[InstancePrices]:
         """Prices of instances of a phase; those of its cheapest cover use no more nodes than their region has.
@@ -176,6 +192,8 @@ class AnySizeBounds:
 
     def _least_prices(self, m: int, prices: Sequence[InstancePrices], duals: Floats, rules: CoverRules) -> Floats:
         """float64 (G + 1,): least price of what serves t steps of a phase's demand, some of which may run already."""
+        if not prices and self.counted[m] > 0 and not self.kept[m]:
+            return np.append(0.0, np.full(int(self.steps[m]), math.inf))
         # Later calls may cut a demand finer than these prices.
         grid, cheaper = len(prices[0].one) - 1 if prices else int(self.steps[m]), []
         for kept in self.kept[m] if prices else ():
@@ -191,25 +209,32 @@ class AnySizeBounds:
         Let an instance of phase m that does not run yet serve t of G steps at the dual prices of ``prices``. With it all
         costs at least the bound, less the price of m's demand, plus its own price and the least one of what others serve:
         G - t steps, and what the rules ask of them. What it serves at most follows from its price. Where a model has
-        several ways, its instances cost no more than all of them.
+        several ways, its instances cost no more than all of it; where some may go unmet, that is chosen anew beside them.
         """
         most = np.zeros(len(self.demand))
         if not math.isfinite(slack):
             most[[p for ways in self.ways for way in ways for p in way]] = math.inf
             return most
         full = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
-        for ways in self.ways:
+        for model, ways in enumerate(self.ways):
             several = {p for way in ways for p in way}
             if len(ways) > 1:
                 most[list(several)] = slack + min(sum(float(full[p][-1]) for p in way) for way in ways)
                 continue
+            unmet = self.unmet[model]
             for p in several:
                 # Whichever instance is lost, or region, the others serve a share.
                 grid, rules = len(full[p]) - 1, self.rules[p]
                 beside = math.ceil(max(rules.spared, rules.surviving) * grid * (1 - SAFE))
                 others = self._least_prices(p, prices[p], duals, CoverRules(max(rules.replicas - 1, 0)))
+                if unmet is None:
+                    allowed = slack + float(full[p][-1]) - others[np.maximum(grid - np.arange(grid + 1), beside)]
+                else:
+                    left = sum((full[q] for q in several - {p}), unmet.cost(1.0 - np.arange(grid + 1) / grid))
+                    allowed = slack + self._least_of(model, full) - least_beside(others, left)
+                if not prices[p]:
+                    continue
                 least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)
-                allowed = slack + float(full[p][-1]) - others[np.maximum(grid - np.arange(grid + 1), beside)]
                 dearer = np.append(least[1:], math.inf)
                 most[p] = np.minimum(dearer, allowed)[least <= allowed].max(initial=0.0)
         return most * (1 + SAFE)
@@ -249,22 +274,24 @@ class AnySizeBounds:
 
     def fractional(self, duals: Floats, least: Floats) -> float:
         """The bound with nodes in fractions if nothing runs, USD/h; ``least``: float64 (M,), kappa of each phase."""
-        prices = [np.array([0.0, d * k if d else 0.0]) for d, k in zip(self.demand, least, strict=True)]
-        return self._lagrangian(duals, prices)
+        prices = [d * k if d else 0.0 for d, k in zip(self.demand, least, strict=True)]
+        every = []
+        for ways, unmet in zip(self.ways, self.unmet, strict=True):
+            usd_h = min(sum(prices[p] for p in way) for way in ways)
+            every.append(usd_h if unmet is None else least_fraction(usd_h, unmet))
+        return self._lagrangian(duals, every)
 
-    def _lagrangian(self, duals: Floats, every: Sequence[Floats]) -> float:
-        """All demands at dual prices, less what the supply earns at these."""
-        total = -self.supply.worth(duals)
-        for ways in self.ways:
-            if len(ways) == 1:
-                total += sum(float(every[p][-1]) for p in ways[0])
-                continue
-            served = None
-            for way in ways:
-                price = np.sum([every[p] for p in way], axis=0)
-                served = price if served is None else min_plus(served, price)
-            total += 0.0 if served is None else float(served[-1])
-        return total * (1 - SAFE)
+    def _least_of(self, model: int, every: Sequence[Floats]) -> float:
+        """USD/h of all demand of a model; ``every``: of each phase (G + 1,), least price of what serves so many steps."""
+        ways, unmet = self.ways[model], self.unmet[model]
+        if len(ways) == 1 and unmet is None:
+            return sum(float(every[p][-1]) for p in ways[0])
+        served = reduce(min_plus, (np.sum([every[p] for p in way], axis=0) for way in ways))
+        return float(served[-1]) if unmet is None else least_with_unmet(served, unmet)
+
+    def _lagrangian(self, duals: Floats, every: Sequence[float]) -> float:
+        """Least prices of all models at dual prices, less what the supply earns at these."""
+        return (sum(every) - self.supply.worth(duals)) * (1 - SAFE)
 
     def column_generation(
         self, tolerance: float = 1e-6, on_round: Callable[[int, float], None] | None = None
@@ -305,17 +332,19 @@ class AnySizeBounds:
         return duals, max(bound - credit, 0.0), rounds, len(columns), short <= 1e-9
 
     def master(self, columns: Sequence[DemandColumn]) -> tuple[float, Floats, float]:
-        """The linear programme over the columns: objective, prices of nodes and limits, and share of unmet demand."""
+        """The linear programme over the columns: objective, prices of nodes and limits, share of demand short."""
         from scipy.sparse import csc_matrix
 
         ways = [(model, way) for model, several in enumerate(self.ways) for way in several]
         count, models, split = len(self.demand), len(self.ways), len(columns)
         dearer, most = self.supply.dearer_rows(), self.supply.most()
         # Columns in units of the whole demand keep the numbers near 1: a pipeline's share of its phase's demand, a way's
-        # share of its model's, and what of it is unmet, which keeps the programme feasible; then nodes of dearer classes.
-        unmet = slice(split + len(ways), split + len(ways) + models)
-        dense = np.zeros((count + models + len(most), unmet.stop + dearer.shape[1]))
-        cost = np.zeros(dense.shape[1])
+        # share of its model's, what of it may go unmet at a price, and what of it is short at any, which keeps the
+        # programme feasible; then nodes of dearer classes.
+        tiers = [(model, tier) for model, group in enumerate(self.unmet) if group is not None for tier in group.tiers]
+        unmet, short = split + len(ways), split + len(ways) + len(tiers)
+        dense = np.zeros((count + models + len(most), short + models + dearer.shape[1]))
+        cost, upper = np.zeros(dense.shape[1]), np.full(dense.shape[1], math.inf)
         for position, column in enumerate(columns):
             dense[column.phase, position] = 1
             dense[count + models :, position] = self.supply.rows(column.phase, column.usage)
@@ -323,10 +352,13 @@ class AnySizeBounds:
         for position, (model, way) in enumerate(ways, start=split):
             dense[list(way), position] = -1
             dense[count + model, position] = 1
-        dense[count : count + models, unmet] = np.eye(models)
-        cost[unmet] = 100 * float(cost.max(initial=1.0))
-        dense[count + models :, unmet.stop :] = dearer
-        cost[unmet.stop :] = self.supply.surcharge
+        for position, (model, (usd_h, share)) in enumerate(tiers, start=unmet):
+            dense[count + model, position] = 1
+            cost[position], upper[position] = usd_h, share
+        dense[count : count + models, short : short + models] = np.eye(models)
+        cost[short : short + models] = 100 * float(cost.max(initial=1.0))
+        dense[count + models :, short + models :] = dearer
+        cost[short + models :], upper[short + models :] = self.supply.surcharge, self.supply.count
         matrix = MilpMatrix(
             c=cost,
             offset=0.0,
@@ -334,7 +366,7 @@ class AnySizeBounds:
             row_lower=np.concatenate([np.zeros(count), np.ones(models), np.full(len(most), -math.inf)]),
             row_upper=np.concatenate([np.full(count + models, math.inf), most]),
             lower=np.zeros(len(cost)),
-            upper=np.concatenate([np.full(unmet.stop, math.inf), self.supply.count]),
+            upper=upper,
             integer=np.zeros(len(cost), dtype=bool),
             maximize=False,
             column_names=[f"x{i}" for i in range(len(cost))],
@@ -343,7 +375,8 @@ class AnySizeBounds:
         result = solve_matrix(matrix, "highs")
         if result.x is None or result.row_duals is None or result.termination.reason is not Reason.OPTIMAL:
             raise ArithmeticError(f"the master of the certificate was not solved: {result.termination.raw}")
-        return result.objective, np.maximum(-result.row_duals[count + models :], 0.0), float(result.x[unmet].sum())
+        missing = float(result.x[short : short + models].sum())
+        return result.objective, np.maximum(-result.row_duals[count + models :], 0.0), missing
 
 
 def _rules_of(rules: ModelRules, has_demand: bool) -> CoverRules:
@@ -368,8 +401,8 @@ def _serves(regions: Sequence[InstancePrices]) -> bool:
     return any(math.isfinite(price.one[-1]) for price in regions)
 
 
-def _refuse(scenario: ResolvedScenario) -> None:
-    """Refuse what the bounds do not hold for."""
+def _refuse(scenario: ResolvedScenario, whole: bool) -> None:
+    """Refuse what the bounds do not hold for; ``whole``: all of every demand is to be served."""
     reason = None
     if scenario.placement.budget_units is not None:
         reason = "is for latency budgets of SLO / S; this scenario's are free"
@@ -377,7 +410,7 @@ def _refuse(scenario: ResolvedScenario) -> None:
         reason = "counts whole nodes for each model; in this scenario models share nodes"
     elif scenario.models_in_classes:
         reason = "counts instances for each class of requests; in this scenario they share their time"
-    elif scenario.operations.cases:
+    elif scenario.operations.cases and whole:
         reason = "is for one demand; this scenario has demand cases"
     if reason is not None:
         raise LibraryError(f"the bound over node sets of any size {reason}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify_plan
-from coralopt.errors import CoraloptError, InfeasibleError, ScenarioError
-from coralopt.planning import prove_bound
+from coralopt.allocation import priced_groups
+from coralopt.errors import CoraloptError, InfeasibleError, OptionError, ScenarioError
+from coralopt.planning import allocation_problem, prove_bound, unmet_prices
 from coralopt.scenario import ResolvedScenario
-from coralopt.templates import AnySizeBounds, is_on_demand, unlimited_tables
+from coralopt.templates import AnySizeBounds, DemandTerms, build_library, is_on_demand, unlimited_tables
 
 
 def tiny(templates: str | None, available: int = 64, scale: float = 1.0, **sections: Any) -> ResolvedScenario:
@@ -137,6 +139,61 @@ def test_no_dual_prices_prove_more_than_a_plan_costs(seed: int, most: float) -> 
         nodes = np.array([instance.nodes().get(name, 0) for name in names])
         price = bounds.supply.prices(duals, m)[region]
         assert nodes @ np.where(nodes > 0, price, 0.0) <= caps[m] * (1 + 1e-9)
+
+
+def with_unmet_demand(seed: int, templates: str) -> ResolvedScenario:
+    """As with rules, several times the demand, some of it at a price; or demands that may come, in half of the seeds."""
+    draw = np.random.default_rng(seed)
+    document: dict[str, Any] = copy.deepcopy(dict(with_rules(seed, templates).document))
+    cases = bool(seed % 2)
+    for model in document["models"].values():
+        model["demand"]["requests_s"] *= float(draw.uniform(0.5, 5.0))
+        if draw.random() < 0.9:
+            model["unmet"] = {
+                "input_usd_mtok": float(draw.choice([0.0, 0.02, 0.1, 1.0])),
+                "output_usd_mtok": float(draw.choice([0.1, 0.5, 2.0, 8.0])),
+            }
+        if cases:
+            model.pop("survive_instance_loss", None)
+            model.pop("survive_region_loss", None)
+    if cases:
+        likely = float(draw.choice([0.2, 0.5, 0.9]))
+        document["kv_transfer"] = "free"
+        document["demand_cases"] = {
+            "one": {"probability": likely, "factor": float(draw.choice([0.5, 1.0, 2.5]))},
+            "other": {"probability": 1.0 - likely, "factor": float(draw.choice([0.7, 1.0, 1.6]))},
+        }
+    return scenario_from_mapping(document)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**16), st.sampled_from([0.0, 0.3]))
+def test_unmet_demand_costs_what_it_does_with_a_whole_library(seed: int, most: float) -> None:
+    """At a price, and with demand cases: these were refused. No dual prices prove more than a plan costs, either."""
+    ways: dict[str, Any] = {} if seed % 2 else {"on_infeasible": "shortfall"}
+    try:
+        every = plan_scenario(with_unmet_demand(seed, "every"), options={"rel_gap": 0.0}, **ways)
+    except (InfeasibleError, ScenarioError, OptionError) as error:
+        with pytest.raises(type(error)):
+            plan_scenario(with_unmet_demand(seed, "on-demand"), **ways)
+        return
+    plan = plan_scenario(with_unmet_demand(seed, "on-demand"), options={"rel_gap": 1e-3}, **ways)
+    assert verify_plan(plan).ok
+    assert prove_bound(plan) == ()
+    assert plan.on_infeasible == every.on_infeasible
+    assert plan.lower_bound_usd_h <= every.cost_usd_h * (1 + 1e-9)
+    assert plan.cost_usd_h <= every.cost_usd_h * (1 + 1e-3 + 1e-9)
+    assert plan.gap <= 1e-3
+    scenario = with_unmet_demand(seed, "every")
+    problem = allocation_problem(scenario, build_library(scenario))
+    if plan.on_infeasible == "shortfall" and not scenario.operations.cases:
+        problem = replace(problem, unmet_price=unmet_prices(scenario))
+    groups = priced_groups(problem, problem.unmet_prices())
+    bounds = AnySizeBounds(scenario, unlimited_tables(scenario, 3), DemandTerms(problem.demand, groups))
+    draw = np.random.default_rng(seed)
+    duals = most * draw.random(len(bounds.supply.free_of_charge)) * (draw.random(len(bounds.supply.most())) < 0.5)
+    assert bounds.whole_nodes(duals, 300)[0] <= every.cost_usd_h * (1 + 1e-9)
+    assert bounds.column_generation()[1] <= every.cost_usd_h * (1 + 1e-9)
 
 
 def test_nodes_that_cost_nothing_are_used_in_small_templates() -> None:

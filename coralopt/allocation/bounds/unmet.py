@@ -53,22 +53,31 @@ class UnmetGroup:
         return self.cost(share) * (1 - 1e-12)
 
 
-def shared_groups(problem: AllocationProblem, unmet: Floats) -> tuple[UnmetGroup, ...]:
-    """Groups with a price, but for phases with routes and those that some instance may be lost from.
+def priced_groups(problem: AllocationProblem, unmet: Floats) -> tuple[UnmetGroup, ...]:
+    """Groups with a price.
 
     Args:
         problem: The problem.
         unmet: float64 (P,), USD/h for one token/s of unmet demand.
     """
-    routed = {p for model in problem.routes for p in model.phases}
     groups = []
     for group in dict.fromkeys(group for group, _, _ in problem.unmet_groups()):
         needed = tuple(p for p in group if problem.demand[p] > 0)
-        if needed and not routed & set(needed) and not problem.spared[list(needed)].any():
+        if needed:
             usd_h = float(sum(unmet[p] * problem.demand[p] for p in needed))
             tiers = problem.tiers_of(group[0])
             groups.append(UnmetGroup(needed, tuple((factor * usd_h, share) for share, factor in tiers)))
     return tuple(groups)
+
+
+def shared_groups(problem: AllocationProblem, unmet: Floats) -> tuple[UnmetGroup, ...]:
+    """Those but for phases with routes and those that some instance may be lost from."""
+    routed = {p for model in problem.routes for p in model.phases}
+    return tuple(
+        group
+        for group in priced_groups(problem, unmet)
+        if not routed & set(group.phases) and not problem.spared[list(group.phases)].any()
+    )
 
 
 @dataclass(frozen=True, eq=False)
