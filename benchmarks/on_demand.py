@@ -28,7 +28,7 @@ from coralopt.allocation import AllocationSearchOptions
 from coralopt.catalog import gpus, models, node_configurations
 from coralopt.planning import PlanRequest
 from coralopt.planning.coral import allocation_problem
-from coralopt.planning.on_demand import OnDemandSearch
+from coralopt.planning.on_demand import OnDemandSearch, least_cost
 from coralopt.scenario import ResolvedScenario
 from coralopt.templates import scenario_tables
 from coralopt.templates.estimate import count_node_sets
@@ -102,7 +102,7 @@ def measure(settings: argparse.Namespace) -> tuple[str, float, float]:
     prepared = time.process_time() - started
     request = PlanRequest(scenario, options={"rel_gap": settings.rel_gap, "time_limit": settings.time_limit})
     search = OnDemandSearch(request, tables, partial(allocation_problem, scenario), AllocationSearchOptions())
-    library, served = search.run()
+    library, served = least_cost(search)
     seconds, peak = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     memory = tuple(configuration.memory_gib for configuration in scenario.configurations)
     sets = count_node_sets(memory, 6, [math.inf])[0][-1] * len(scenario.model_phases)

@@ -16,6 +16,7 @@ from coralopt.allocation import (
     AllocationProblem,
     AllocationSearchOptions,
     Joint,
+    LargestFactor,
     OnInfeasible,
     Served,
     fewest_gpus,
@@ -31,13 +32,14 @@ from coralopt.plan.bill import left_out
 from coralopt.plan.certificate import RefusedInstances
 from coralopt.plan.flows import allowed_routes, closed_regions
 from coralopt.planning.make_plan import make_plan
-from coralopt.planning.on_demand import OnDemandSearch, solve_on_demand
+from coralopt.planning.on_demand import OnDemandSearch, largest_share, least_cost, solve_on_demand
+from coralopt.planning.on_demand_objective import LargestShare
 from coralopt.planning.operators import case_terms, operator_terms, start_penalties, unmet_prices
 from coralopt.planning.promise.attempts import Attempts, Promised
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.solving import Backend, SolveOptions
+from coralopt.solving import Backend
 from coralopt.solving.status import gap_met
 from coralopt.templates import (
     Patterns,
@@ -339,16 +341,13 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     request = PlanRequest(scenario, options={"rel_gap": plan.requested_gap}, progress=progress)
     options = request.solve_options
     if is_on_demand(scenario):
-
-        def problem_of(library: TemplateLibrary) -> AllocationProblem:
-            problem = allocation_problem(scenario, library)
-            return (
-                replace(problem, unmet_price=unmet_prices(scenario)) if plan.on_infeasible == "shortfall" else problem
-            )
-
-        every_size = OnDemandSearch(request, scenario_tables(scenario), problem_of, AllocationSearchOptions())
-        result = every_size.run()[1].result
-        return (*_outside(plan, result.bound_usd_h, result.cost_usd_h), *_wider(plan, result.bound_usd_h))
+        problem_of = partial(allocation_problem, scenario)
+        tables, violations = scenario_tables(scenario), list[str]()
+        search_of = partial(OnDemandSearch, request, tables, search=AllocationSearchOptions())
+        if plan.on_infeasible == "scale":
+            violations += _factor_violations(plan, largest_share(search_of(problem_of, objective=LargestShare()))[1])
+        result = least_cost(search_of(lambda library: _less(plan, problem_of(library))))[1].result
+        return (*violations, *_outside(plan, result.bound_usd_h, result.cost_usd_h), *_wider(plan, result.bound_usd_h))
     library = build_library(scenario, progress=progress)
     violations = []
     if library.digest != plan.library_digest:
@@ -361,12 +360,8 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
         result = search.run()[0].result
         return (*violations, *_outside(plan, result.bound_usd_h, result.cost_usd_h))
     if plan.on_infeasible == "scale":
-        violations += _factor_violations(plan, problem, scenario.solver, options)
-        # A hair less: what was proven for the demand served holds for a smaller one.
-        served = plan.served_factor * (1 - 1e-12)
-        problem = problem.scaled(problem.demand * served, served)
-    elif plan.on_infeasible == "shortfall":
-        problem = replace(problem, unmet_price=unmet_prices(scenario))
+        violations += _factor_violations(plan, largest_factor(problem, scenario.solver, options))
+    problem = _less(plan, problem)
     result = solve_allocation(problem, solver=scenario.solver, options=options)
     violations += _outside(plan, result.bound_usd_h, result.cost_usd_h)
     return (*violations, *_wider(plan, result.bound_usd_h))
@@ -392,8 +387,18 @@ def _outside(plan: Plan, bound_usd_h: float, cost_usd_h: float) -> list[str]:
     return violations
 
 
-def _factor_violations(plan: Plan, problem: AllocationProblem, solver: str, options: SolveOptions) -> list[str]:
-    largest = largest_factor(problem, solver, options)
+def _less(plan: Plan, problem: AllocationProblem) -> AllocationProblem:
+    """What is left to serve of a problem, or its price, where the plan serves less."""
+    if plan.on_infeasible == "scale":
+        # A hair less: what was proven for the demand served holds for a smaller one.
+        served = plan.served_factor * (1 - 1e-12)
+        return problem.scaled(problem.demand * served, served)
+    if plan.on_infeasible == "shortfall":
+        return replace(problem, unmet_price=unmet_prices(plan.resolved))
+    return problem
+
+
+def _factor_violations(plan: Plan, largest: LargestFactor) -> list[str]:
     violations = []
     if float(largest.factor) > plan.served_factor_bound * (1 + 1e-9):
         violations.append(

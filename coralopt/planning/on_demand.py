@@ -19,14 +19,13 @@ import numpy as np
 from coralopt.allocation import (
     Allocation,
     AllocationProblem,
-    AllocationResult,
     AllocationSearchOptions,
+    LargestFactor,
     Served,
     check_shortfall,
-    priced_groups,
-    solve_allocation,
 )
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
+from coralopt.planning.on_demand_objective import LargestShare, LeastCost, Objective, RatedAllocation
 from coralopt.planning.operators import unmet_prices
 from coralopt.planning.request import PlanRequest
 from coralopt.solving import relative_gap
@@ -34,7 +33,6 @@ from coralopt.templates import (
     AffordableNodes,
     AnySizeBounds,
     DemandColumn,
-    DemandTerms,
     InstancePrices,
     NodeSetFamily,
     TemplateLibrary,
@@ -45,8 +43,8 @@ from coralopt.templates import (
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
-#: Most rounds, the steps of each demand, and most steps where a share of the gap is lost by rounding.
-ROUNDS, GRID, MOST_STEPS, SHORT = 8, 1000, 16_000, 0.2
+#: Most rounds, and most steps of each demand where a share of the gap is lost by rounding.
+ROUNDS, MOST_STEPS, SHORT = 8, 16_000, 0.2
 #: Most prices of capacity tried for the bound alone, and how far each goes from the best ones to those of the master.
 RAISES, STEP = 12, 0.6
 #: Share of the gap that an allocation may have to the best one of the templates made so far.
@@ -57,8 +55,12 @@ QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 10.0, 40.0, 0.4, 10, 1e-4
 #: Parts at most of all node sets that a cheaper allocation could use, where these are all made: some 0.1 s, and some 3 s
 #: once better prices of capacity leave fewer.
 QUICK_PARTS, MOST_PARTS = 1e6, 20e6
-#: Price of a GPU of a node that costs nothing, as a share of the cheapest node that does; the bound is lower by that.
-HAIR = 1e-9
+
+#: Shares of a time limit: for an allocation of the whole demand, where less may be served; and of what is left for the
+#: largest factor, before its least cost.
+FIRST, FACTOR = 0.5, 0.7
+#: Templates, and an allocation of them.
+Best = tuple[TemplateLibrary, RatedAllocation]
 
 
 class OnDemandSearch:
@@ -69,6 +71,7 @@ class OnDemandSearch:
         tables: The scenario's throughput tables.
         problem_of: The allocation problem over a library; demand may have a price at which it goes unmet.
         search: How each allocation is searched.
+        objective: What is looked for; "cost" and "bound" are in its terms.
 
     Raises:
         LibraryError: The scenario lets nodes serve, or cost, other than the bound counts.
@@ -81,6 +84,7 @@ class OnDemandSearch:
         tables: Sequence[ThroughputTables],
         problem_of: Callable[[TemplateLibrary], AllocationProblem],
         search: AllocationSearchOptions,
+        objective: Objective = LeastCost(),
     ) -> None:
         scenario = self.scenario = request.scenario
         instead = "give `templates: every`, and lower pruning.max_nodes where that is too many"
@@ -89,48 +93,54 @@ class OnDemandSearch:
         if any(phase.attainment is not None for phase in scenario.model_phases):
             raise OptionError(f"templates on demand are for mean requests (`attainment: mean`); {instead}")
         self.request, self.tables, self.problem_of, self.search = request, tables, problem_of, search
+        self.objective = objective
         self.library: TemplateLibrary | None = None
         self.families = [
             NodeSetFamily(scenario, phase, table.values)
             for phase, table in zip(scenario.model_phases, tables, strict=True)
         ]
-        problem = problem_of(self._place())
-        self.bounds = AnySizeBounds(
-            scenario, tables, DemandTerms(problem.demand, priced_groups(problem, problem.unmet_prices()))
-        )
-        self.bound_usd_h = 0.0
+        self.begin: Best | None = None
+        self.bounds = AnySizeBounds(scenario, tables, objective.terms(problem_of(self._place())))
+        self.bound = 0.0
         #: The highest bound at dual prices, these, and the prices of instances that it is made of.
-        self.priced_usd_h = -math.inf
+        self.priced = -math.inf
         self.best_duals = self.bounds.supply.free_of_charge
         self.best_prices: list[list[InstancePrices]] | None = None
         self.covers: list[DemandColumn] = []
         self.state = search.state
         limit = request.solve_options.time_limit
         self.deadline = math.inf if limit is None else time.perf_counter() + limit
+        #: When it ends if no allocation is known by then.
+        self.first_by = self.deadline
 
-    def run(self) -> tuple[TemplateLibrary, Served]:
-        """Templates, and an allocation of them whose gap is over node sets of any size.
+    def begin_with(self, other: OnDemandSearch, best: Best) -> None:
+        """Begin with the templates of another search, and an allocation of them that solves this problem, too."""
+        self.families, self.library, self.begin = other.families, other.library, best
+
+    def run(self) -> tuple[Best, float]:
+        """Templates, an allocation of them, and a bound over node sets of any size.
 
         Raises:
             InfeasibleError: The demand cannot be met with the templates made.
+            NoSolutionError: The time limit passed before any allocation was known.
         """
         # These prices only begin the rounds: the bound holds at any.
         duals, fractional, *_, feasible = self.bounds.column_generation(1e-3)
         if not feasible:
             duals = np.zeros_like(duals)
-        best: tuple[TemplateLibrary, AllocationResult] | None = None
+        best: Best | None = None
         for number in range(1, ROUNDS + 1):
             if self.request.progress is not None:
                 self.request.progress("templates on demand", number, ROUNDS)
-            before = best, self.bound_usd_h * (1 + LITTLE)
+            before = best, self.bound * (1 + LITTLE)
             fresh = number == 1 and duals.any() and self._price(np.zeros_like(duals))
             fresh = self._price(duals) or fresh
             if fresh or number == 1:
                 best = self._allocate(best, QUICK_S)
-            if self._is_reached(best) or self._is_late():
+            if self._is_reached(best) or self._is_late(best):
                 break
             prices = None if self.state is None else self._with_capacity(self.state.capacity_prices)
-            moved = fresh and (best is not before[0] or self.bound_usd_h > before[1])
+            moved = fresh and (best is not before[0] or self.bound > before[1])
             if best is None and feasible and self.covers:
                 # What is cheapest for each demand does not fit beside the others: prices of the supply they share.
                 prices, moved = self.bounds.master(self.covers)[1], True
@@ -140,19 +150,24 @@ class OnDemandSearch:
                 break
         best = self._close(self._improve(best), QUICK_PARTS)
         best = self._close(self._raise_bound(best), MOST_PARTS)
-        if best is None and self._is_late():
+        if best is None and self._is_late(best):
             raise NoSolutionError(
                 "the time limit passed before any allocation of templates made on demand was known", None
             )
         if best is None:
             raise InfeasibleError(
-                "no allocation of the templates made on demand meets every demand"
+                f"no allocation of the templates made on demand {self.objective.wanted}"
                 + ("" if feasible else "; nor could any node sets with this availability")
             )
-        library, result = best
-        bound = min(max(self.bound_usd_h, fractional), result.cost_usd_h)
-        result = replace(result, bound_usd_h=bound, gap=relative_gap(result.cost_usd_h, bound))
-        return library, Served(result, self.problem_of(library))
+        return self._settled(best), min(max(self.bound, fractional), best[1].value)
+
+    def _settled(self, best: Best) -> Best:
+        """With every large node set that is used in its best placement, not in the one that it was priced in."""
+        library, answer = best
+        for t in np.unique(answer.allocation.template).tolist():
+            self.families[library.phase[t]].add([library.usage[t].tolist()])
+        larger = self._place()
+        return larger, answer.in_terms_of(_same_allocation(library, answer.allocation, larger))
 
     def _with_capacity(self, mu: Floats) -> Floats:
         """Dual prices with those of capacity that an allocation was searched with; limits keep theirs."""
@@ -161,17 +176,11 @@ class OnDemandSearch:
     def _price(self, duals: Floats) -> bool:
         """Node sets and the bound at these prices of capacity; whether any node set is new."""
         short = SHORT * self.request.solve_options.rel_gap
-        supply = self.bounds.supply
-        price, mu = supply.price + supply.capacity(duals), supply.capacity(duals)
-        if (price == 0).any():
-            # Of instances that cost nothing none is the least: a hair for every GPU makes it the smallest.
-            gpus = np.array([host.count for host in self.scenario.configurations])
-            mu = mu + np.where(price == 0, HAIR * price.min(initial=1.0, where=price > 0) * gpus, 0.0)
-            duals = supply.with_capacity(mu, duals)
-        bound, prices = self.bounds.whole_nodes(duals, GRID, MOST_STEPS, short)
-        if bound > self.priced_usd_h:
-            self.priced_usd_h, self.best_duals, self.best_prices = bound, duals, prices
-        self.bound_usd_h = max(self.bound_usd_h, bound)
+        duals = self.bounds.supply.above_zero(duals)
+        bound, prices = self.bounds.whole_nodes(duals, self.objective.grid, MOST_STEPS, short)
+        if bound > self.priced:
+            self.priced, self.best_duals, self.best_prices = bound, duals, prices
+        self.bound = max(self.bound, bound)
         self.covers += self.bounds.covers(prices)
         fresh = [
             family.add_pipelines(pipeline for price in several for pipeline in price.pipelines())
@@ -179,9 +188,7 @@ class OnDemandSearch:
         ]
         return any(fresh)
 
-    def _raise_bound(
-        self, best: tuple[TemplateLibrary, AllocationResult] | None
-    ) -> tuple[TemplateLibrary, AllocationResult] | None:
+    def _raise_bound(self, best: Best | None) -> Best | None:
         """Better prices of capacity: those of the supply when it is shared among the cheapest covers seen of all demands."""
         if best is None:
             return best
@@ -198,41 +205,37 @@ class OnDemandSearch:
         ]
         fresh = False
         for number in range(1, RAISES + 1):
-            if self._is_reached(best) or self._is_late():
+            if self._is_reached(best) or self._is_late(best):
                 break
             if self.request.progress is not None:
                 self.request.progress("bound over node sets of any size", number, RAISES)
             objective, duals, short = self.bounds.master(self.covers)
-            if short <= 0 and relative_gap(objective, self.bound_usd_h) <= self.request.solve_options.rel_gap / 10:
+            if short <= 0 and self.objective.gap(objective, self.bound) <= self.request.solve_options.rel_gap / 10:
                 break
             fresh |= self._price((1 - STEP) * self.best_duals + STEP * duals)
         return self._improve(best) if fresh else best
 
-    def _improve(
-        self, best: tuple[TemplateLibrary, AllocationResult] | None
-    ) -> tuple[TemplateLibrary, AllocationResult] | None:
+    def _improve(self, best: Best | None) -> Best | None:
         """The best allocation, and those over templates near the ones it uses, as long as that is cheaper."""
-        while best is not None and not self._is_reached(best) and not self._is_late():
+        while best is not None and not self._is_reached(best) and not self._is_late(best):
             library, used = best[0], np.unique(best[1].allocation.template)
-            price = self.bounds.supply.price.min(axis=0)
+            price = self.bounds.supply.list_usd_h.min(axis=0)
             near = [self.families[library.phase[t]].add_near(library.usage[t].astype(np.int64), price) for t in used]
             before, best = best, self._allocate(best, SEARCH_S)
-            if best is None or not any(near) or best[1].cost_usd_h >= before[1].cost_usd_h * (1 - LITTLE):
+            if best is None or not any(near) or best[1].value >= before[1].value * (1 - LITTLE):
                 break
         return best
 
-    def _close(
-        self, best: tuple[TemplateLibrary, AllocationResult] | None, most_parts: float
-    ) -> tuple[TemplateLibrary, AllocationResult] | None:
+    def _close(self, best: Best | None, most_parts: float) -> Best | None:
         """All node sets that a cheaper allocation could use, where these are few: its bound is then one over all of them.
 
         Raises:
             InfeasibleError: No allocation of any node sets meets the demand.
         """
-        if self._is_reached(best) or self._is_late() or self.best_prices is None:
+        if self._is_reached(best) or self._is_late(best) or self.best_prices is None:
             return best
-        ceiling = math.inf if best is None else best[1].cost_usd_h
-        most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling - self.priced_usd_h)
+        ceiling = math.inf if best is None else best[1].value
+        most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling - self.priced)
         supply, left = self.bounds.supply, most_parts
         for m, (family, most_usd_h) in enumerate(zip(self.families, most.tolist(), strict=True)):
             offer = AffordableNodes(supply.prices(self.best_duals, m), supply.nodes, most_usd_h, left)
@@ -241,28 +244,26 @@ class OnDemandSearch:
                 return best
             left -= parts
         library = self._place()
-        start = self.search.start if best is None else _same_allocation(*best, library)
+        start = self._start(best, library)
         search = replace(self.search, state=self.state, start=start)
         left_s = min(SEARCH_S, self.deadline - time.perf_counter())
         options = replace(self.request.solve_options, time_limit=max(0.1, left_s))
         try:
-            result = solve_allocation(self.problem_of(library), self.request.backend, options, search)
+            answer = self.objective.solve(self.problem_of(library), self.request.backend, options, search)
         except NoSolutionError:
             return best
-        self.bound_usd_h = max(self.bound_usd_h, min(result.bound_usd_h, ceiling))
-        return (library, result) if best is None or result.cost_usd_h < best[1].cost_usd_h else best
+        self.bound = max(self.bound, min(answer.bound, ceiling))
+        return (library, answer) if best is None or answer.value < best[1].value else best
 
-    def _is_reached(self, best: tuple[TemplateLibrary, AllocationResult] | None) -> bool:
+    def _is_reached(self, best: Best | None) -> bool:
         """Whether the gap asked for is proven."""
         gap = self.request.solve_options.rel_gap
-        return best is not None and relative_gap(best[1].cost_usd_h, self.bound_usd_h) <= gap
+        return best is not None and self.objective.gap(best[1].value, self.bound) <= gap
 
-    def _allocate(
-        self, best: tuple[TemplateLibrary, AllocationResult] | None, most_s: float
-    ) -> tuple[TemplateLibrary, AllocationResult] | None:
+    def _allocate(self, best: Best | None, most_s: float) -> Best | None:
         """The cheaper of ``best`` and an allocation over all templates so far, searched for ``most_s`` seconds at most."""
         library = self._place()
-        start = self.search.start if best is None else _same_allocation(*best, library)
+        start = self._start(best, library)
         # A tree proves something about these templates only: what counts is a good allocation, and the bound over all.
         limits = replace(self.search.limits, tree_nodes=TREE_NODES)
         search = replace(self.search, state=self.state, start=start, explained=False, limits=limits)
@@ -270,11 +271,16 @@ class OnDemandSearch:
         options = self.request.solve_options
         options = replace(options, time_limit=seconds, rel_gap=OWN * options.rel_gap)
         try:
-            result = solve_allocation(self.problem_of(library), self.request.backend, options, search)
+            answer = self.objective.solve(self.problem_of(library), self.request.backend, options, search)
         except (InfeasibleError, NoSolutionError):
             return best
-        self.state = result.state or self.state
-        return (library, result) if best is None or result.cost_usd_h < best[1].cost_usd_h else best
+        self.state = answer.state or self.state
+        return (library, answer) if best is None or answer.value < best[1].value else best
+
+    def _start(self, best: Best | None, library: TemplateLibrary) -> Allocation | None:
+        """The best allocation so far, in terms of this library."""
+        known = best or self.begin
+        return self.search.start if known is None else _same_allocation(known[0], known[1].allocation, library)
 
     def _place(self) -> TemplateLibrary:
         """All templates so far: those of new node sets are placed, and join the others."""
@@ -291,9 +297,9 @@ class OnDemandSearch:
         ]
         return replace(self.library, phases=tuple(whole))
 
-    def _is_late(self) -> bool:
+    def _is_late(self, best: Best | None) -> bool:
         """Whether the time limit has passed."""
-        return time.perf_counter() >= self.deadline
+        return time.perf_counter() >= (self.first_by if best is None else self.deadline)
 
 
 def solve_on_demand(
@@ -302,46 +308,89 @@ def solve_on_demand(
     problem_of: Callable[[TemplateLibrary], AllocationProblem],
     search: AllocationSearchOptions,
 ) -> tuple[TemplateLibrary, Served]:
-    """Meet every demand at least cost; where that cannot be done, leave demand unmet at its price if the request says so.
+    """Meet every demand at least cost; where that cannot be done, do what the request says.
 
     Args:
         request, tables, problem_of, search: As of :class:`OnDemandSearch`.
 
+    Returns:
+        Templates, and an allocation of them whose gap is over node sets of any size.
+
     Raises:
-        InfeasibleError: The demand cannot be met, and nothing else was asked for.
-        LibraryError, OptionError: As :class:`OnDemandSearch`; no demand has a price; or an equal share of every demand is
-            to be served.
+        InfeasibleError: The demand cannot be met, and nothing else was asked for or helps.
+        LibraryError, OptionError: As :class:`OnDemandSearch`; or no demand has a price.
     """
-    if request.on_infeasible == "scale":
-        raise OptionError(
-            "on_infeasible is 'scale', which knows no templates on demand; give --on-infeasible shortfall, or "
-            "`templates: every` and lower pruning.max_nodes where that is too many"
-        )
     prices = unmet_prices(request.scenario)
     check_shortfall(request.on_infeasible, prices)
-    started = time.perf_counter()
+    started, limit = time.perf_counter(), request.solve_options.time_limit
+
+    def rest_of_time(share: float = 1.0) -> PlanRequest:
+        if limit is None:
+            return request
+        return replace(request, options={**request.options, "time_limit": share * _left(started, limit)})
+
+    whole = OnDemandSearch(request, tables, problem_of, search)
+    if request.on_infeasible != "explain" and limit is not None:
+        whole.first_by = started + FIRST * limit
     try:
-        return OnDemandSearch(request, tables, problem_of, search).run()
-    except InfeasibleError:
-        if request.on_infeasible == "explain":
-            raise
-    except NoSolutionError:
+        return least_cost(whole)
+    except (InfeasibleError, NoSolutionError):
         # Perhaps it can be met, but that was not known in time; less can be served all the same.
         if request.on_infeasible == "explain":
             raise
-    if request.solve_options.time_limit is not None:
-        left = max(1.0, request.solve_options.time_limit - (time.perf_counter() - started))
-        request = replace(request, options={**request.options, "time_limit": left})
-    return OnDemandSearch(
-        request, tables, lambda library: replace(problem_of(library), unmet_price=prices), search
-    ).run()
+    if request.on_infeasible == "shortfall":
+        return least_cost(
+            OnDemandSearch(
+                rest_of_time(), tables, lambda library: replace(problem_of(library), unmet_price=prices), search
+            )
+        )
+    # A second search follows, which begins with what the first one found.
+    shares = OnDemandSearch(rest_of_time(FACTOR), tables, problem_of, search, LargestShare())
+    best, factor = largest_share(shares)
+    scaled = OnDemandSearch(
+        rest_of_time(),
+        tables,
+        lambda library: problem_of(library).scaled(factor.demand, float(factor.factor)),
+        search,
+    )
+    scaled.begin_with(shares, best)
+    library, served = least_cost(scaled)
+    return library, replace(served, factor=factor)
 
 
-def _same_allocation(library: TemplateLibrary, result: AllocationResult, larger: TemplateLibrary) -> Allocation:
+def _left(started: float, limit: float) -> float:
+    return max(1.0, limit - (time.perf_counter() - started))
+
+
+def least_cost(search: OnDemandSearch) -> tuple[TemplateLibrary, Served]:
+    """Run a search for the least cost.
+
+    Raises:
+        InfeasibleError, NoSolutionError: As :meth:`OnDemandSearch.run`.
+    """
+    (library, answer), bound = search.run()
+    assert answer.result is not None
+    result = replace(answer.result, bound_usd_h=bound, gap=relative_gap(answer.value, bound))
+    return library, Served(result, search.problem_of(library))
+
+
+def largest_share(search: OnDemandSearch) -> tuple[Best, LargestFactor]:
+    """Run a search for the largest common share of all demands.
+
+    Raises:
+        InfeasibleError, NoSolutionError: As :meth:`OnDemandSearch.run`.
+    """
+    best, bound = search.run()
+    factor = best[1].factor
+    assert factor is not None
+    return best, replace(factor, bound=min(1.0, max(1.0 - bound, float(factor.factor))))
+
+
+def _same_allocation(library: TemplateLibrary, allocation: Allocation, larger: TemplateLibrary) -> Allocation:
     """The allocation in terms of a library that has all of these templates."""
     rows = np.column_stack([larger.phase, larger.usage]).astype(np.int64)
     place = {row.tobytes(): t for t, row in enumerate(rows)}
-    old = np.column_stack([library.phase, library.usage]).astype(np.int64)[result.allocation.template]
+    old = np.column_stack([library.phase, library.usage]).astype(np.int64)[allocation.template]
     template = [place[row.tobytes()] for row in old]
-    parts = zip(template, result.allocation.region.tolist(), result.allocation.count.tolist(), strict=True)
+    parts = zip(template, allocation.region.tolist(), allocation.count.tolist(), strict=True)
     return Allocation.of({(t, r): count for t, r, count in parts})

@@ -17,7 +17,7 @@ from coralopt.plan import Plan
 from coralopt.plan.bill import OneGpuRent
 from coralopt.planning.coral import CoralPlanner, allocation_problem
 from coralopt.planning.make_plan import make_plan
-from coralopt.planning.on_demand import GRID, OnDemandSearch
+from coralopt.planning.on_demand import OnDemandSearch
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import PlanOutcome, PlanRequest
 from coralopt.scenario.resolved import ResolvedScenario
@@ -172,10 +172,10 @@ class _OneGpuSearch:
         scenario = self.scenarios[name]
         tables, problem_of = self.request.warm.tables_of(scenario), partial(allocation_problem, scenario)
         try:
-            bounds = OnDemandSearch(self.request, tables, problem_of, AllocationSearchOptions()).bounds
+            search = OnDemandSearch(self.request, tables, problem_of, AllocationSearchOptions())
         except ScenarioError:
             return math.inf
-        return bounds.whole_nodes(bounds.supply.free_of_charge, GRID)[0]
+        return search.bounds.whole_nodes(search.bounds.supply.free_of_charge, search.objective.grid)[0]
 
     def _plan(self, name: str) -> None:
         request = self._of_type(name)

@@ -32,7 +32,14 @@ from coralopt.templates.covers import CheaperInstances, CoverRules, cheapest_cov
 from coralopt.templates.instance_prices import InstancePrices, min_plus, regional_prices
 from coralopt.templates.kept import kept_instances
 from coralopt.templates.shared_supply import SharedSupply
-from coralopt.templates.unmet import DemandTerms, least_beside, least_fraction, least_with_unmet, unmet_of
+from coralopt.templates.unmet import (
+    DemandTerms,
+    UnmetShares,
+    least_beside,
+    least_fraction,
+    least_with_unmet,
+    leaving_together,
+)
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
@@ -106,9 +113,9 @@ class AnySizeBounds:
         idle = [p for p, several in enumerate(self.rules) if several.replicas > 0 and self.demand[p] == 0]
         needed_ways = (tuple(ways) for ways in ways_of(scenario).values() if self.demand[list(ways[0])].all())
         self.ways = (*needed_ways, *(((p,),) for p in idle))
-        #: Of each of these, what may go unmet. What then survives a loss is counted for nothing.
-        self.unmet = [unmet_of(ways, () if terms is None else terms.unmet) for ways in self.ways]
-        for p in (p for group in self.unmet if group is not None for p in group.phases):
+        #: Models that leave equal shares unmet, and at what cost. What then survives a loss is counted for nothing.
+        self.together = leaving_together(self.ways, () if terms is None else terms.unmet)
+        for p in (p for _, group in self.together if group is not None for p in group.phases):
             self.rules[p] = CoverRules(self.rules[p].replicas)
         #: What whole nodes are counted for: where there is no demand, any instance will do.
         self.counted = self.demand.copy()
@@ -116,22 +123,22 @@ class AnySizeBounds:
             values = self.tables[p].values
             self.counted[p] = values.min(initial=float(values.max()) or 1.0, where=values > 0)
         #: Nodes and limits that all phases share.
-        self.supply = SharedSupply(scenario)
+        self.supply = SharedSupply(scenario, terms is None or terms.charged)
         #: What runs already, by phase.
         self.kept = kept_instances(scenario, self.tables)
         # Phases whose demands are cut into equally many steps, since they add up step by step; and the steps of each.
         self.groups = [
-            group
-            for ways, unmet in zip(self.ways, self.unmet, strict=True)
-            for group in (
-                [(p,) for p in ways[0]]
-                if len(ways) == 1 and unmet is None
-                else [tuple({p for way in ways for p in way})]
-            )
+            group for models, unmet in self.together for group in self._phases_cut_alike(models, unmet is not None)
         ]
         self.steps = np.zeros(len(self.demand), dtype=np.int64)
         #: Configurations of each phase whose nodes are counted within an instance.
         self.scarce: list[list[int]] = [[] for _ in self.demand]
+
+    def _phases_cut_alike(self, models: Sequence[int], share_unmet: bool) -> list[tuple[int, ...]]:
+        ways = [way for model in models for way in self.ways[model]]
+        if len(ways) == 1 and not share_unmet:
+            return [(p,) for p in ways[0]]
+        return [tuple({p for way in ways for p in way})]
 
     def whole_nodes(
         self, duals: Floats, grid: int, most: int = 0, short: float = 0.0
@@ -150,27 +157,32 @@ class AnySizeBounds:
         """
         prices: list[list[InstancePrices]] = [[] for _ in self.demand]
 
-        def price(group: tuple[int, ...]) -> None:
+        def cut(group: tuple[int, ...]) -> tuple[int, int]:
+            """Steps to begin with, and the most."""
             # What may be lost takes the square of the steps, and many times that where more than half of it survives.
             lost = max(max(self.rules[m].surviving, min(self.rules[m].spared, 0.5)) for m in group)
             finest = most if lost == 0 else min(most, grid * (FINER if lost <= 0.5 else 1))
-            steps = max(grid, min(finest, int(self.steps[list(group)].max())))
-            while True:
-                for m in group:
-                    prices[m] = self._fitting_prices(m, duals, steps)
-                if steps * FINER > finest:
-                    break
-                if min((self._served(m, prices[m]) for m in group if _serves(prices[m])), default=1.0) >= 1 - short:
-                    break
-                steps *= FINER
-            self.steps[list(group)] = steps
+            return max(grid, min(finest, int(self.steps[list(group)].max()))), finest
 
-        # Compiled code lets other threads run, and what takes longest goes first; what comes out does not depend on them.
-        order = sorted(self.groups, key=lambda group: -int(self.steps[list(group)].max()))
+        def price(job: tuple[int, int]) -> None:
+            prices[job[0]] = self._fitting_prices(job[0], duals, job[1])
+
+        pending = {group: cut(group) for group in self.groups}
         with ThreadPoolExecutor(cores()) as threads:
-            list(threads.map(price, order))
+            while pending:
+                # Compiled code lets other threads run, and what takes longest goes first; results do not depend on them.
+                jobs = sorted(((m, pending[group][0]) for group in pending for m in group), key=lambda job: -job[1])
+                list(threads.map(price, jobs))
+                finer = {}
+                for group, (steps, finest) in pending.items():
+                    self.steps[list(group)] = steps
+                    served = min((self._served(m, prices[m]) for m in group if _serves(prices[m])), default=1.0)
+                    if steps * FINER <= finest and served < 1 - short:
+                        finer[group] = steps * FINER, finest
+                pending = finer
         every = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
-        return self._lagrangian(duals, [self._least_of(model, every) for model in range(len(self.ways))]), prices
+        bound = self._lagrangian(duals, [self._least_of(together, every) for together in self.together])
+        return max(bound, self._short_of_supply(duals, every)), prices
 
     def _fitting_prices(self, m: int, duals: Floats, steps: int) -> list[InstancePrices]:
         """Prices of instances of a phase; those of its cheapest cover use no more nodes than their region has.
@@ -216,12 +228,12 @@ class AnySizeBounds:
             most[[p for ways in self.ways for way in ways for p in way]] = math.inf
             return most
         full = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
-        for model, ways in enumerate(self.ways):
+        for models, unmet in self.together:
+            ways = [way for model in models for way in self.ways[model]]
             several = {p for way in ways for p in way}
-            if len(ways) > 1:
-                most[list(several)] = slack + min(sum(float(full[p][-1]) for p in way) for way in ways)
+            if len(ways) > len(models):
+                most[list(several)] = slack + self._least_of((models, unmet), full)
                 continue
-            unmet = self.unmet[model]
             for p in several:
                 # Whichever instance is lost, or region, the others serve a share.
                 grid, rules = len(full[p]) - 1, self.rules[p]
@@ -231,7 +243,7 @@ class AnySizeBounds:
                     allowed = slack + float(full[p][-1]) - others[np.maximum(grid - np.arange(grid + 1), beside)]
                 else:
                     left = sum((full[q] for q in several - {p}), unmet.cost(1.0 - np.arange(grid + 1) / grid))
-                    allowed = slack + self._least_of(model, full) - least_beside(others, left)
+                    allowed = slack + self._least_of((models, unmet), full) - least_beside(others, left)
                 if not prices[p]:
                     continue
                 least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)
@@ -276,18 +288,36 @@ class AnySizeBounds:
         """The bound with nodes in fractions if nothing runs, USD/h; ``least``: float64 (M,), kappa of each phase."""
         prices = [d * k if d else 0.0 for d, k in zip(self.demand, least, strict=True)]
         every = []
-        for ways, unmet in zip(self.ways, self.unmet, strict=True):
-            usd_h = min(sum(prices[p] for p in way) for way in ways)
+        for models, unmet in self.together:
+            usd_h = sum(min(sum(prices[p] for p in way) for way in self.ways[model]) for model in models)
             every.append(usd_h if unmet is None else least_fraction(usd_h, unmet))
         return self._lagrangian(duals, every)
 
-    def _least_of(self, model: int, every: Sequence[Floats]) -> float:
-        """USD/h of all demand of a model; ``every``: of each phase (G + 1,), least price of what serves so many steps."""
-        ways, unmet = self.ways[model], self.unmet[model]
-        if len(ways) == 1 and unmet is None:
-            return sum(float(every[p][-1]) for p in ways[0])
-        served = reduce(min_plus, (np.sum([every[p] for p in way], axis=0) for way in ways))
+    def _least_of(self, together: tuple[Sequence[int], UnmetShares | None], every: Sequence[Floats]) -> float:
+        """USD/h of all demand of some models; ``every``: (G + 1,) of each phase, least price of so many steps."""
+        models, unmet = together
+        several = [self.ways[model] for model in models]
+        if unmet is None and all(len(ways) == 1 for ways in several):
+            return sum(float(every[p][-1]) for ways in several for p in ways[0])
+        served = self._served_prices(models, every)
         return float(served[-1]) if unmet is None else least_with_unmet(served, unmet)
+
+    def _short_of_supply(self, duals: Floats, every: Sequence[Floats]) -> float:
+        """Where nodes cost nothing: the cost of all that is worth more than the supply, whatever the scale of the duals."""
+        bound, worth = 0.0, self.supply.worth(duals) * (1 + SAFE)
+        for models, unmet in self.together if not self.supply.is_charged else ():
+            if unmet is not None:
+                idle = sum(self._least_of(other, every) for other in self.together if other[1] is None)
+                served = self._served_prices(models, every)
+                most = np.flatnonzero(served + idle <= worth).max(initial=0)
+                bound = max(bound, float(unmet.cost(1.0 - np.array([most / (len(served) - 1)]))[0]))
+        return bound
+
+    def _served_prices(self, models: Sequence[int], every: Sequence[Floats]) -> Floats:
+        """float64 (G + 1,): USD/h of what serves so many steps of some models whose demands are cut alike."""
+        ways = (self.ways[model] for model in models)
+        by_model = [reduce(min_plus, (np.sum([every[p] for p in way], axis=0) for way in several)) for several in ways]
+        return np.asarray(np.sum(by_model, axis=0))
 
     def _lagrangian(self, duals: Floats, every: Sequence[float]) -> float:
         """Least prices of all models at dual prices, less what the supply earns at these."""
@@ -313,7 +343,7 @@ class AnySizeBounds:
                     columns.setdefault((m, r, usage[r].tobytes()), self.column(m, usage))
             return least
 
-        duals = self.supply.free_of_charge
+        duals = self.supply.above_zero(self.supply.free_of_charge)
         if not self.ways:
             return duals, 0.0, 0, 0, True
         least = add(duals)
@@ -324,6 +354,7 @@ class AnySizeBounds:
             if on_round is not None:
                 on_round(rounds, bound)
             objective, duals, short = self.master(list(columns.values()))
+            duals = self.supply.above_zero(duals)
             least = add(duals)
             bound = max(bound, self.fractional(duals, least))
             if short <= 0 and bound >= objective * (1 - tolerance):
@@ -341,7 +372,7 @@ class AnySizeBounds:
         # Columns in units of the whole demand keep the numbers near 1: a pipeline's share of its phase's demand, a way's
         # share of its model's, what of it may go unmet at a price, and what of it is short at any, which keeps the
         # programme feasible; then nodes of dearer classes.
-        tiers = [(model, tier) for model, group in enumerate(self.unmet) if group is not None for tier in group.tiers]
+        tiers = [(members, tier) for members, group in self.together if group is not None for tier in group.tiers]
         unmet, short = split + len(ways), split + len(ways) + len(tiers)
         dense = np.zeros((count + models + len(most), short + models + dearer.shape[1]))
         cost, upper = np.zeros(dense.shape[1]), np.full(dense.shape[1], math.inf)
@@ -352,13 +383,13 @@ class AnySizeBounds:
         for position, (model, way) in enumerate(ways, start=split):
             dense[list(way), position] = -1
             dense[count + model, position] = 1
-        for position, (model, (usd_h, share)) in enumerate(tiers, start=unmet):
-            dense[count + model, position] = 1
+        for position, (members, (usd_h, share)) in enumerate(tiers, start=unmet):
+            dense[[count + model for model in members], position] = 1
             cost[position], upper[position] = usd_h, share
         dense[count : count + models, short : short + models] = np.eye(models)
         cost[short : short + models] = 100 * float(cost.max(initial=1.0))
         dense[count + models :, short + models :] = dearer
-        cost[short + models :], upper[short + models :] = self.supply.surcharge, self.supply.count
+        cost[short + models :], upper[short + models :] = self.supply.charges, self.supply.count
         matrix = MilpMatrix(
             c=cost,
             offset=0.0,

@@ -10,7 +10,8 @@ and the supply earns, over classes k with n_k nodes at p_k::
 
     sum_k n_k max(0, mu - (1 + sum of the lambda of rent limits) (p_k - p_min))  +  sum lambda b
 
-The least price of all demands less what the supply earns is a lower bound at any such prices.
+The least price of all demands less what the supply earns is a lower bound at any such prices. Where the objective is not
+money, the 1 in front of p_min and of the classes' prices is 0.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from coralopt.scenario.facts.operations import RentLimits
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates.kept import KeptInstances
 from coralopt.types import Floats, Ints
+
+#: Price of a GPU of a node that costs nothing, as a share of the cheapest price that is above 0; the bound is lower by that.
+HAIR = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +59,12 @@ class SharedSupply:
 
     Args:
         scenario: Prices, availability, classes, limits.
+        charged: Whether money counts. Else it does in limits on rent only.
     """
 
-    def __init__(self, scenario: ResolvedScenario) -> None:
+    def __init__(self, scenario: ResolvedScenario, charged: bool = True) -> None:
+        self.is_charged, self._charged = charged, 1.0 if charged else 0.0
+        self._gpus = np.array([float(host.count) for host in scenario.configurations])
         self.sold = (scenario.availability > 0) & np.isfinite(scenario.price_usd_h)
         #: float64 (R, C), nodes.
         self.nodes = np.where(self.sold, scenario.availability, 0).astype(np.float64)
@@ -71,7 +78,7 @@ class SharedSupply:
         # Of what starting costs by template the bounds know the time before weights are loaded.
         start = scenario.operations.start
         penalty = scenario.initialization_penalty if start is None else start.boot_s / start.interval_s
-        self._rent, self._started = base, penalty * scenario.price_usd_h
+        self._rent, self._started = base, self._charged * penalty * scenario.price_usd_h
         self._started[~self.sold] = 0.0
         dearer_by = [(cell, usd_h - float(base.ravel()[cell]), count) for (cell, usd_h), count in pieces.items()]
         #: Nodes (R, C) of the cheapest class; and cell, surcharge in USD/h and nodes of the dearer ones.
@@ -87,7 +94,18 @@ class SharedSupply:
     def price(self) -> Floats:
         """float64 (R, C), least cost of a node, USD/h, its share of the initialization penalty included; infinite where
         it cannot be had."""
-        return self._rent + self._started
+        with np.errstate(invalid="ignore"):
+            return self._sold_at(self._rent * self._charged + self._started)
+
+    @property
+    def list_usd_h(self) -> Floats:
+        """float64 (R, C), rent of a node in its cheapest class, USD/h; infinite where it cannot be had."""
+        return self._rent
+
+    @property
+    def charges(self) -> Floats:
+        """float64 (E,), what a node of each dearer class costs above the cheapest one, USD/h."""
+        return self.surcharge * self._charged
 
     @property
     def free_of_charge(self) -> Floats:
@@ -102,9 +120,24 @@ class SharedSupply:
         """Dual prices with these of capacity; those of the limits are 0, or as given."""
         return np.concatenate([mu.ravel(), (self.free_of_charge if duals is None else duals)[self.nodes.size :]])
 
+    def above_zero(self, duals: Floats) -> Floats:
+        """Dual prices at which every node costs something: of instances that cost nothing none is the least.
+
+        A hair for every GPU makes that one the least which has fewest.
+        """
+        price, mu = self.price + self.capacity(duals), self.capacity(duals)
+        if not (price == 0).any():
+            return duals
+        hair = HAIR * price.min(initial=1.0, where=price > 0)
+        return self.with_capacity(mu + np.where(price == 0, hair * self._gpus, 0.0), duals)
+
+    def _sold_at(self, price: Floats) -> Floats:
+        return np.where(self.sold, price, math.inf)
+
     def prices(self, duals: Floats, phase: int) -> Floats:
         """float64 (R, C), USD/h of a node of a model phase at dual prices."""
-        price = self._rent * self._rent_factor(duals) + self._started + self.capacity(duals)
+        with np.errstate(invalid="ignore"):
+            price = self._sold_at(self._rent * self._rent_factor(duals) + self._started + self.capacity(duals))
         for limit, dual in zip(self.limits, duals[self.nodes.size :].tolist(), strict=True):
             if dual > 0 and not limit.is_rent and limit.has(phase):
                 price = price + dual * limit.each
@@ -153,7 +186,7 @@ class SharedSupply:
         return np.concatenate([self.first.ravel(), [limit.most for limit in self.limits]])
 
     def _rent_factor(self, duals: Floats) -> Floats:
-        factor = np.ones(self.nodes.shape)
+        factor = np.full(self.nodes.shape, self._charged)
         for limit, dual in zip(self.limits, duals[self.nodes.size :].tolist(), strict=True):
             if limit.is_rent:
                 factor = factor + dual * limit.each

@@ -1,8 +1,9 @@
-r"""The least price of what serves a model, and of what it leaves unmet, with node sets of any size.
+r"""The least price of what serves models, and of what they leave unmet, with node sets of any size.
 
 Where demand may go unmet, a request that is not served needs none of its model's phases: all leave the same share s, at a
-convex cost c(s). With S(t) the least price of instances that serve t of G steps of every phase (an instance serves whole
-steps, rounded up: :mod:`coralopt.templates.instance_prices`), a model costs at least::
+convex cost c(s). Where the largest common share of all demands is wanted, all models do, c(s) is s, and nodes cost nothing
+(:class:`DemandTerms`). With S(t) the least price of instances that serve t of G steps of every phase (one serves whole
+steps, rounded up: :mod:`coralopt.templates.instance_prices`), they cost at least::
 
     min over t  of  S(t) + c(1 - t / G)
 
@@ -25,7 +26,7 @@ SIZES = 1000
 
 
 class UnmetShares(Protocol):
-    """Model phases that leave equal shares of their demands unmet, and what that costs."""
+    """Phases of one model, or of several, that leave equal shares of their demands unmet, and what that costs."""
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -46,14 +47,16 @@ class DemandTerms:
     Attributes:
         tokens_s: float64 (M,), of each model phase.
         unmet: Models of which some may go unmet.
+        charged: Whether nodes cost money, beside what goes unmet. Else money counts in limits only.
     """
 
     tokens_s: Floats
     unmet: tuple[UnmetShares, ...] = ()
+    charged: bool = True
 
 
 def least_with_unmet(served: Floats, unmet: UnmetShares) -> float:
-    """USD/h at least of a model; ``served``: float64 (G + 1,), of what serves so many steps of all its phases."""
+    """USD/h at least of all phases; ``served``: float64 (G + 1,), of what serves so many steps of each."""
     share = 1.0 - np.arange(len(served)) / (len(served) - 1)
     return float((served + unmet.cost(share)).min())
 
@@ -76,12 +79,26 @@ def least_beside(rest: Floats, others: Floats) -> Floats:
 
 
 def least_fraction(usd_h: float, unmet: UnmetShares) -> float:
-    """USD/h at least of a model, nodes in fractions; ``usd_h`` of all its demand."""
+    """USD/h at least of all phases, nodes in fractions; ``usd_h`` of all their demand."""
     shares = np.minimum(np.cumsum([0.0, *(share for _, share in unmet.tiers)]), 1.0)
     served = np.where(shares < 1.0, usd_h, 0.0) * (1.0 - shares)
     return float((served + unmet.cost(shares)).min())
 
 
-def unmet_of(ways: Sequence[tuple[int, ...]], unmet: Sequence[UnmetShares]) -> UnmetShares | None:
-    """What of a model may go unmet, whose requests pass one of these ways."""
-    return next((group for group in unmet if set(ways[0]) <= set(group.phases)), None)
+def leaving_together(
+    models: Sequence[Sequence[tuple[int, ...]]], unmet: Sequence[UnmetShares]
+) -> list[tuple[list[int], UnmetShares | None]]:
+    """Indices of models that leave equal shares unmet, with what that costs; those that leave nothing alone.
+
+    Args:
+        models: The ways of each, as phases.
+        unmet: What may go unmet.
+    """
+    together: list[tuple[list[int], UnmetShares | None]] = [([], group) for group in unmet]
+    for model, ways in enumerate(models):
+        mine = next((members for members, group in together if group and set(ways[0]) <= set(group.phases)), None)
+        if mine is None:
+            together.append(([model], None))
+        else:
+            mine.append(model)
+    return [(members, group) for members, group in together if members]

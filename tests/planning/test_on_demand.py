@@ -15,6 +15,7 @@ from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify
 from coralopt.allocation import priced_groups
 from coralopt.errors import CoraloptError, InfeasibleError, OptionError, ScenarioError
 from coralopt.planning import allocation_problem, prove_bound, unmet_prices
+from coralopt.planning.on_demand_objective import LargestShare
 from coralopt.scenario import ResolvedScenario
 from coralopt.templates import AnySizeBounds, DemandTerms, build_library, is_on_demand, unlimited_tables
 
@@ -196,6 +197,68 @@ def test_unmet_demand_costs_what_it_does_with_a_whole_library(seed: int, most: f
     assert bounds.column_generation()[1] <= every.cost_usd_h * (1 + 1e-9)
 
 
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**16), st.floats(2.0, 40.0), st.sampled_from([0.0, 0.3]))
+def test_the_largest_share_is_that_of_a_whole_library(seed: int, times: float, most: float) -> None:
+    """``scale`` was refused: node sets that cost nothing, and one share for all models."""
+
+    def scarce(templates: str) -> ResolvedScenario:
+        document: dict[str, Any] = copy.deepcopy(dict(with_rules(seed, templates).document))
+        for model in document["models"].values():
+            model["demand"]["requests_s"] *= times
+        return scenario_from_mapping(document)
+
+    try:
+        every = plan_scenario(scarce("every"), options={"rel_gap": 1e-5}, on_infeasible="scale")
+    except (InfeasibleError, ScenarioError) as error:
+        with pytest.raises(type(error)):
+            plan_scenario(scarce("on-demand"), on_infeasible="scale")
+        return
+    plan = plan_scenario(scarce("on-demand"), options={"rel_gap": 1e-3, "time_limit": 60}, on_infeasible="scale")
+    assert verify_plan(plan).ok
+    assert plan.served_factor <= every.served_factor_bound * (1 + 1e-9)
+    assert plan.served_factor_bound >= every.served_factor * (1 - 1e-9)
+    assert plan.served_factor >= every.served_factor * (1 - 1e-3)
+    scenario = scarce("every")
+    problem = allocation_problem(scenario, build_library(scenario))
+    bounds = AnySizeBounds(scenario, unlimited_tables(scenario, 3), LargestShare().terms(problem))
+    draw = np.random.default_rng(seed)
+    duals = most * draw.random(len(bounds.supply.free_of_charge)) * (draw.random(len(bounds.supply.most())) < 0.7)
+    assert bounds.whole_nodes(duals, 300)[0] <= 1 - every.served_factor + 1e-9
+    assert bounds.column_generation()[1] <= 1 - every.served_factor + 1e-9
+
+
+def test_the_largest_share_is_proven_again() -> None:
+    plan = plan_scenario(tiny("on-demand", 2, 20.0), on_infeasible="scale")
+    assert plan.served_factor < 1
+    assert prove_bound(plan) == ()
+    forged = plan.model_copy(update={"served_factor_bound": plan.served_factor * 0.9})
+    assert "of every demand can be served" in " ".join(prove_bound(forged))
+
+
+@pytest.mark.parametrize(
+    ("requests_s", "nodes"),
+    [
+        ({"gpt-oss-120b": 10.48, "qwen3-235b": 9.99}, {"1xL40S": 13, "1xL4": 13, "1xA100": 10}),
+        ({"phi4-14b": 39.06, "qwen3-235b": 12.23}, {"1xL40S": 12, "1xA100": 8, "1xH100": 12}),
+        ({"gpt-oss-120b": 7.39, "qwen3-235b": 41.57}, {"1xL4": 11, "1xA100": 12, "2xL4": 10, "1xH100": 13}),
+    ],
+)
+def test_large_node_sets_are_in_their_best_placement(requests_s: dict[str, float], nodes: dict[str, int]) -> None:
+    """They are priced on a grid of steps; `verify` refused plans with the placements that this leaves."""
+    document: dict[str, Any] = copy.deepcopy(dict(load_scenario("tiny").document))
+    models = load_scenario("extended").document["models"]
+    document["models"] = {name: copy.deepcopy(dict(models[name])) for name in requests_s}
+    for name, rate in requests_s.items():
+        document["models"][name]["demand"]["requests_s"] = rate
+    regions = {"us-east-2": {"configurations": {name: {"available": count} for name, count in nodes.items()}}}
+    document |= {"templates": "on-demand", "pool": {**document["pool"], "regions": regions}}
+    document.pop("pruning", None)
+    plan = plan_scenario(scenario_from_mapping(document), on_infeasible="scale", options={"time_limit": 30})
+    assert max(sum(instance.nodes().values()) for instance in plan.instances) > 6
+    assert verify_plan(plan).ok
+
+
 def test_nodes_that_cost_nothing_are_used_in_small_templates() -> None:
     """At no price every pipeline is as cheap as any other; those of fewest GPUs are worth having."""
     own = {"1xL4": {"available": 1, "price_usd_h": 0.0}, "1xA10G": {"available": 8, "price_usd_h": 0.0}}
@@ -292,7 +355,7 @@ def test_when_templates_are_made_on_demand() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sections", "words"),
     [
-        ({"on_infeasible": "scale"}, {}, "on_infeasible is 'scale'"),
+        ({"on_infeasible": "shortfall"}, {}, "needs a price"),
         ({}, {"placement": {"latency_budgets": "free"}}, "budgets of SLO / S"),
     ],
 )
