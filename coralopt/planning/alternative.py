@@ -15,6 +15,7 @@ from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.promise.certificate import FIRST_SEED, WINDOW_S, Replications, Shares
 from coralopt.planning.promise.workers import Workers
 from coralopt.planning.request import PlanOutcome, PlanRequest
+from coralopt.templates import is_on_demand
 
 #: Share of requests that a plan for mean requests is held against.
 USUAL_SHARE = 0.99
@@ -91,6 +92,9 @@ def cheapest_that_holds(
     answer = replace(answer, how=f"{how} looks on")
     if plan.on_infeasible != "met":
         return replace(answer, reason="the whole demand cannot be met")
+    if is_on_demand(request.scenario):
+        every = f"`templates: every` with {how}"
+        return replace(answer, reason="templates on demand are for mean requests", how=f"{every} looks for one")
     if outcome.library is not None and outcome.library.node_sets > MOST_NODE_SETS:
         return replace(answer, reason="not looked for among so many node sets")
     started = time.monotonic()

@@ -15,7 +15,7 @@ from coralopt.plan import Plan
 from coralopt.planning.warm import WarmState
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend, SolveOptions, require_backend, unknown_option
-from coralopt.templates import LibraryAhead, TemplateLibrary, obtain_library
+from coralopt.templates import LibraryAhead, TemplateLibrary, is_on_demand, obtain_library
 from coralopt.types import Progress
 
 
@@ -94,7 +94,12 @@ class PlanRequest:
         return library, reused, warm.with_library(self.scenario, library)
 
     def warmed(self) -> PlanRequest:
-        """The same request with tables and templates at hand, for a scenario that is planned several times."""
+        """The same request with tables and templates at hand, for a scenario that is planned several times.
+
+        Templates on demand depend on prices and supply: of these there are the tables only.
+        """
+        if is_on_demand(self.scenario):
+            return replace(self, warm=self.warm.covering(self.scenario))
         return replace(self, warm=self.templates()[2])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -95,6 +96,27 @@ def test_interrupted_walk_goes_on(tiny: ResolvedScenario, request_: PlanRequest,
     stored = PlanDifference.load(tmp_path / "cut" / "epoch-0002-changes.json")
     plans = [Plan.load(tmp_path / "cut" / f"epoch-000{e}.json") for e in (1, 2)]
     assert stored == difference(*plans)
+
+
+@pytest.mark.parametrize("on_infeasible", ["explain", "scale"])
+def test_templates_on_demand(
+    tiny: ResolvedScenario, tmp_path: Path, on_infeasible: Literal["explain", "scale"]
+) -> None:
+    """Epochs of a pool without a library, which every walk tried to build; they cost what they do with one."""
+    factors = [1.0, 1.5, 0.6] if on_infeasible == "explain" else [1.0, 60.0, 1.1]
+    document = {key: value for key, value in tiny.document.items() if key != "pruning"}
+    plans: dict[str, list[Plan]] = {}
+    for templates in ("every", "on-demand"):
+        scenario = scenario_from_mapping({**document, "templates": templates, "pruning": {"max_nodes": 3}})
+        request = PlanRequest(scenario, on_infeasible=on_infeasible, options={"rel_gap": 1e-4})
+        settings = RollingSettings(output=tmp_path / templates)
+        plans[templates] = [epoch.plan for epoch in adapt(request, inputs_of(scenario, factors), settings)]
+        again = adapt(request, inputs_of(scenario, factors), settings)
+        assert [epoch.resumed for epoch in again] == [True] * 3
+    for every, plan in zip(plans["every"], plans["on-demand"], strict=True):
+        assert verify_plan(plan).ok
+        assert plan.cost_usd_h == pytest.approx(every.cost_usd_h, rel=2e-4)
+        assert plan.served_factor == pytest.approx(every.served_factor, rel=2e-4)
 
 
 def test_folder_of_another_walk_is_refused(tiny: ResolvedScenario, request_: PlanRequest, tmp_path: Path) -> None:
