@@ -94,24 +94,24 @@ class CoralPlanner:
         deadline = math.inf if limit is None else time.perf_counter() + limit
         promised: Promised | None = None
         patterns, reused = Patterns.none(), False
-        if is_on_demand(scenario):
-            warm = request.warm.covering(scenario)
-            check_slos(scenario, warm.tables_of(scenario))
-            problem_of = partial(allocation_problem, scenario)
-            library, served = solve_on_demand(request, warm.tables_of(scenario), problem_of, search)
-            served = _fewest(request, served, deadline)
-        else:
-            library, reused, warm = request.templates()
-            steps.end("library")
-            patterns = shared_patterns(scenario, warm.tables_of(scenario))
-            problem = allocation_problem(scenario, library, patterns, warm.tables_of(scenario))
-            if len(problem.joint) and request.on_infeasible == "scale":
-                what = "shared nodes; leave sharing" if len(patterns) else "classes of requests; leave these"
-                raise OptionError(f"on_infeasible is 'scale', which does not know {what} out of the scenario")
-            unmet = unmet_prices(scenario)
-            if unmet is not None:
-                problem = replace(problem, unmet_price=unmet)
-            try:
+        try:
+            if is_on_demand(scenario):
+                warm = request.warm.covering(scenario)
+                check_slos(scenario, warm.tables_of(scenario))
+                problem_of = partial(allocation_problem, scenario)
+                library, served = solve_on_demand(request, warm.tables_of(scenario), problem_of, search)
+                served = _fewest(request, served, deadline)
+            else:
+                library, reused, warm = request.templates()
+                steps.end("library")
+                patterns = shared_patterns(scenario, warm.tables_of(scenario))
+                problem = allocation_problem(scenario, library, patterns, warm.tables_of(scenario))
+                if len(problem.joint) and request.on_infeasible == "scale":
+                    what = "shared nodes; leave sharing" if len(patterns) else "classes of requests; leave these"
+                    raise OptionError(f"on_infeasible is 'scale', which does not know {what} out of the scenario")
+                unmet = unmet_prices(scenario)
+                if unmet is not None:
+                    problem = replace(problem, unmet_price=unmet)
                 if asks_for_shares(scenario):
                     document = partial(_document, request, warm.tables_of(scenario), library, patterns)
                     search_for = partial(_promise_search, library, warm.tables_of(scenario), problem)
@@ -124,15 +124,15 @@ class CoralPlanner:
                         problem, request.on_infeasible, request.backend, request.solve_options, search
                     )
                     served = _fewest(request, served, deadline)
-            except InfeasibleError as error:
-                # More of what no engine runs would not help.
-                reasons = [str(error), *left_out(scenario), *closed_regions(scenario)]
-                if asks_for_shares(scenario):
-                    reasons.append(
-                        "for a share of requests an instance counts for what its memory holds in that share of moments; "
-                        "`attainment: mean` with `plan --simulate` may find a plan whose requests wait for memory"
-                    )
-                raise InfeasibleError("\n".join(reasons), error.explanation) from error
+        except InfeasibleError as error:
+            # More of what no engine runs would not help.
+            reasons = [str(error), *left_out(scenario), *closed_regions(scenario)]
+            if asks_for_shares(scenario):
+                reasons.append(
+                    "for a share of requests an instance counts for what its memory holds in that share of moments; "
+                    "`attainment: mean` with `plan --simulate` may find a plan whose requests wait for memory"
+                )
+            raise InfeasibleError("\n".join(reasons), error.explanation) from error
         if promised is None:
             steps.end("allocation")
             plan = _document(request, warm.tables_of(scenario), library, patterns, served)

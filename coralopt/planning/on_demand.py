@@ -23,6 +23,7 @@ from coralopt.allocation import (
     LargestFactor,
     Served,
     check_shortfall,
+    explain,
 )
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.planning.on_demand_objective import LargestShare, LeastCost, Objective, RatedAllocation
@@ -155,11 +156,18 @@ class OnDemandSearch:
                 "the time limit passed before any allocation of templates made on demand was known", None
             )
         if best is None:
-            raise InfeasibleError(
-                f"no allocation of the templates made on demand {self.objective.wanted}"
-                + ("" if feasible else "; nor could any node sets with this availability")
-            )
+            raise self._nothing(feasible)
         return self._settled(best), min(max(self.bound, fractional), best[1].value)
+
+    def _nothing(self, feasible: bool) -> InfeasibleError:
+        """That there is no allocation; with reasons, which the templates so far have, where they are wanted."""
+        message = f"no allocation of the templates made on demand {self.objective.wanted}" + (
+            "" if feasible else "; nor could any node sets with this availability"
+        )
+        if not self.search.explained:
+            return InfeasibleError(message)
+        explanation = explain(self.problem_of(self._place()), self.request.backend, self.request.solve_options)
+        return InfeasibleError(f"{message}\n{explanation}", explanation)
 
     def _settled(self, best: Best) -> Best:
         """With every large node set that is used in its best placement, not in the one that it was priced in."""
@@ -329,14 +337,15 @@ def solve_on_demand(
             return request
         return replace(request, options={**request.options, "time_limit": share * _left(started, limit)})
 
-    whole = OnDemandSearch(request, tables, problem_of, search)
-    if request.on_infeasible != "explain" and limit is not None:
+    explained = request.on_infeasible == "explain"
+    whole = OnDemandSearch(request, tables, problem_of, replace(search, explained=explained))
+    if not explained and limit is not None:
         whole.first_by = started + FIRST * limit
     try:
         return least_cost(whole)
     except (InfeasibleError, NoSolutionError):
         # Perhaps it can be met, but that was not known in time; less can be served all the same.
-        if request.on_infeasible == "explain":
+        if explained:
             raise
     if request.on_infeasible == "shortfall":
         return least_cost(

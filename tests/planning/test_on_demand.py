@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -370,6 +370,15 @@ def test_when_templates_are_made_on_demand() -> None:
 def test_what_it_cannot_do_is_refused(arguments: Any, sections: dict[str, Any], words: str) -> None:
     with pytest.raises(CoraloptError, match=words):
         plan_scenario(tiny("on-demand", **sections), **arguments)
+
+
+@pytest.mark.parametrize("on_infeasible", ["explain", "scale"])
+def test_why_there_is_no_plan_is_said(on_infeasible: Literal["explain", "scale"]) -> None:
+    """As with a library; it was one sentence without figures."""
+    scenario = tiny("on-demand", 1, 1000.0, limits={"max_usd_h": 0.9})
+    with pytest.raises(InfeasibleError, match=r"falls short by .*\n.*limits.max_usd_h") as caught:
+        plan_scenario(scenario, on_infeasible=on_infeasible)
+    assert caught.value.explanation is not None
 
 
 def test_the_alternative_of_a_plan_that_misses_its_slos_needs_a_library() -> None:
