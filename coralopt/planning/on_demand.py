@@ -138,7 +138,7 @@ class OnDemandSearch:
             fresh = self._price(duals) or fresh
             if fresh or number == 1:
                 best = self._allocate(best, QUICK_S)
-            if self._is_reached(best) or self._is_late(best):
+            if self._is_reached(best) or self._is_over(best):
                 break
             prices = None if self.state is None else self._with_capacity(self.state.capacity_prices)
             moved = fresh and (best is not before[0] or self.bound > before[1])
@@ -151,12 +151,12 @@ class OnDemandSearch:
                 break
         best = self._close(self._improve(best), QUICK_PARTS)
         best = self._close(self._raise_bound(best), MOST_PARTS)
-        if best is None and self._is_late(best):
+        if best is None and self._is_over(best) and not self._is_hopeless():
             raise NoSolutionError(
                 "the time limit passed before any allocation of templates made on demand was known", None
             )
         if best is None:
-            raise self._nothing(feasible)
+            raise self._nothing(feasible and not self._is_hopeless())
         return self._settled(best), min(max(self.bound, fractional), best[1].value)
 
     def _nothing(self, feasible: bool) -> InfeasibleError:
@@ -213,7 +213,7 @@ class OnDemandSearch:
         ]
         fresh = False
         for number in range(1, RAISES + 1):
-            if self._is_reached(best) or self._is_late(best):
+            if self._is_reached(best) or self._is_over(best):
                 break
             if self.request.progress is not None:
                 self.request.progress("bound over node sets of any size", number, RAISES)
@@ -225,7 +225,7 @@ class OnDemandSearch:
 
     def _improve(self, best: Best | None) -> Best | None:
         """The best allocation, and those over templates near the ones it uses, as long as that is cheaper."""
-        while best is not None and not self._is_reached(best) and not self._is_late(best):
+        while best is not None and not self._is_reached(best) and not self._is_over(best):
             library, used = best[0], np.unique(best[1].allocation.template)
             price = self.bounds.supply.list_usd_h.min(axis=0)
             near = [self.families[library.phase[t]].add_near(library.usage[t].astype(np.int64), price) for t in used]
@@ -240,7 +240,7 @@ class OnDemandSearch:
         Raises:
             InfeasibleError: No allocation of any node sets meets the demand.
         """
-        if self._is_reached(best) or self._is_late(best) or self.best_prices is None:
+        if self._is_reached(best) or self._is_over(best) or self.best_prices is None:
             return best
         ceiling = math.inf if best is None else best[1].value
         most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling - self.priced)
@@ -305,8 +305,14 @@ class OnDemandSearch:
         ]
         return replace(self.library, phases=tuple(whole))
 
-    def _is_late(self, best: Best | None) -> bool:
-        """Whether the time limit has passed."""
+    def _is_hopeless(self) -> bool:
+        """Whether no allocation of any node sets is worth anything."""
+        return self.bound >= self.objective.worst
+
+    def _is_over(self, best: Best | None) -> bool:
+        """Whether the time limit has passed, or nothing can be had."""
+        if best is None and self._is_hopeless():
+            return True
         return time.perf_counter() >= (self.first_by if best is None else self.deadline)
 
 

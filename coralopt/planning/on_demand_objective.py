@@ -6,6 +6,7 @@ nothing and all models leave equal shares unmet, at a price of 1 for all (:mod:`
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -64,6 +65,8 @@ class Objective(Protocol):
     #: Steps of each demand, and what an allocation does, in words.
     grid: int
     wanted: str
+    #: A value that no allocation is worth having with.
+    worst: float
 
     def terms(self, problem: AllocationProblem) -> DemandTerms:
         """What node sets are to serve, and what not serving it costs."""
@@ -85,7 +88,7 @@ class Objective(Protocol):
 class LeastCost:
     """USD/h; some demand may go unmet at a price that counts."""
 
-    grid, wanted = 1000, "meets every demand"
+    grid, wanted, worst = 1000, "meets every demand", math.inf
 
     def terms(self, problem: AllocationProblem) -> DemandTerms:
         """The problem's demand, and its prices of unmet demand."""
@@ -106,7 +109,7 @@ class LeastCost:
 class LargestShare:
     """The share of every demand that is not served; money counts in limits only."""
 
-    grid, wanted = 4000, "serves a share of every demand"
+    grid, wanted, worst = 4000, "serves a share of every demand", 1.0
 
     def terms(self, problem: AllocationProblem) -> DemandTerms:
         """All demands, of which equal shares go unmet."""
