@@ -243,7 +243,7 @@ class OnDemandSearch:
         if self._is_reached(best) or self._is_over(best) or self.best_prices is None:
             return best
         ceiling = math.inf if best is None else best[1].value
-        most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling - self.priced)
+        most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling)
         supply, left = self.bounds.supply, most_parts
         for m, (family, most_usd_h) in enumerate(zip(self.families, most.tolist(), strict=True)):
             offer = AffordableNodes(supply.prices(self.best_duals, m), supply.nodes, most_usd_h, left)

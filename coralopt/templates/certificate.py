@@ -215,19 +215,21 @@ class AnySizeBounds:
                 cheaper.append(CheaperInstances(kept.region, math.ceil(steps), usd_h, kept.count))
         return least_prices(prices, grid, rules, cheaper)
 
-    def affordable_usd_h(self, duals: Floats, prices: Sequence[Sequence[InstancePrices]], slack: float) -> Floats:
-        """float64 (M,): no instance that costs more is in an allocation that costs less than the bound and ``slack``, USD/h.
+    def affordable_usd_h(self, duals: Floats, prices: Sequence[Sequence[InstancePrices]], ceiling: float) -> Floats:
+        """float64 (M,): no instance that costs more is in an allocation that costs less than ``ceiling``, USD/h.
 
         Let an instance of phase m that does not run yet serve t of G steps at the dual prices of ``prices``. With it all
-        costs at least the bound, less the price of m's demand, plus its own price and the least one of what others serve:
-        G - t steps, and what the rules ask of them. What it serves at most follows from its price. Where a model has
-        several ways, its instances cost no more than all of it; where some may go unmet, that is chosen anew beside them.
+        costs at least the Lagrangian bound, less the price of m's demand, plus its own price and the least one of what
+        others serve: G - t steps, and what the rules ask of them. What it serves at most follows from its price. Where a
+        model has several ways, its instances cost no more than all of it; where some may go unmet, that is chosen anew
+        beside them. Where nodes cost nothing, the instance and what others must serve are worth no more than the supply.
         """
         most = np.zeros(len(self.demand))
-        if not math.isfinite(slack):
+        if not math.isfinite(ceiling):
             most[[p for ways in self.ways for way in ways for p in way]] = math.inf
             return most
         full = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
+        slack = ceiling - self._lagrangian(duals, [self._least_of(together, full) for together in self.together])
         for models, unmet in self.together:
             ways = [way for model in models for way in self.ways[model]]
             several = {p for way in ways for p in way}
@@ -242,8 +244,12 @@ class AnySizeBounds:
                 if unmet is None:
                     allowed = slack + float(full[p][-1]) - others[np.maximum(grid - np.arange(grid + 1), beside)]
                 else:
-                    left = sum((full[q] for q in several - {p}), unmet.cost(1.0 - np.arange(grid + 1) / grid))
-                    allowed = slack + self._least_of((models, unmet), full) - least_beside(others, left)
+                    cost = unmet.cost(1.0 - np.arange(grid + 1) / grid)
+                    left = sum((full[q] for q in several - {p}), np.zeros(grid + 1))
+                    allowed = slack + self._least_of((models, unmet), full) - least_beside(others, left + cost)
+                    if not self.supply.is_charged:
+                        needed = np.where(cost < ceiling, left, math.inf)
+                        allowed = np.minimum(allowed, self._worth_left(duals, full) - least_beside(others, needed))
                 if not prices[p]:
                     continue
                 least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)
@@ -304,14 +310,18 @@ class AnySizeBounds:
 
     def _short_of_supply(self, duals: Floats, every: Sequence[Floats]) -> float:
         """Where nodes cost nothing: the cost of all that is worth more than the supply, whatever the scale of the duals."""
-        bound, worth = 0.0, self.supply.worth(duals) * (1 + SAFE)
+        bound = 0.0
         for models, unmet in self.together if not self.supply.is_charged else ():
             if unmet is not None:
-                idle = sum(self._least_of(other, every) for other in self.together if other[1] is None)
                 served = self._served_prices(models, every)
-                most = np.flatnonzero(served + idle <= worth).max(initial=0)
+                most = np.flatnonzero(served <= self._worth_left(duals, every)).max(initial=0)
                 bound = max(bound, float(unmet.cost(1.0 - np.array([most / (len(served) - 1)]))[0]))
         return bound
+
+    def _worth_left(self, duals: Floats, every: Sequence[Floats]) -> float:
+        """What the supply is worth at most to models of which some may go unmet."""
+        idle = sum(self._least_of(together, every) for together in self.together if together[1] is None)
+        return self.supply.worth(duals) * (1 + SAFE) - idle
 
     def _served_prices(self, models: Sequence[int], every: Sequence[Floats]) -> Floats:
         """float64 (G + 1,): USD/h of what serves so many steps of some models whose demands are cut alike."""

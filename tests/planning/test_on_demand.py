@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.allocation import priced_groups
 from coralopt.errors import CoraloptError, InfeasibleError, OptionError, ScenarioError
+from coralopt.plan import Plan
 from coralopt.planning import (
     CoralPlanner,
     PlanRequest,
@@ -25,6 +26,7 @@ from coralopt.planning import (
 from coralopt.planning.on_demand_objective import LargestShare
 from coralopt.scenario import ResolvedScenario
 from coralopt.templates import AnySizeBounds, DemandTerms, build_library, is_on_demand, unlimited_tables
+from coralopt.types import Floats
 
 
 def tiny(templates: str | None, available: int = 64, scale: float = 1.0, **sections: Any) -> ResolvedScenario:
@@ -122,6 +124,20 @@ def test_rules_of_operators_cost_what_they_do_with_a_whole_library(seed: int) ->
     assert plan.gap <= 1e-3
 
 
+def assert_affordable(plan: Plan, bounds: AnySizeBounds, duals: Floats, most_usd_h: Floats) -> None:
+    """No instance of the plan costs more at these prices than one of a plan that costs no more may."""
+    scenario = plan.resolved
+    keys = [phase.key for phase in scenario.model_phases]
+    names = [configuration.name for configuration in scenario.configurations]
+    for instance in plan.instances:
+        if instance.kept == instance.count:
+            continue
+        m, region = keys.index(instance.key), scenario.regions.index(instance.region)
+        nodes = np.array([instance.nodes().get(name, 0) for name in names])
+        price = bounds.supply.prices(duals, m)[region]
+        assert nodes @ np.where(nodes > 0, price, 0.0) <= most_usd_h[m] * (1 + 1e-9)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**16), st.sampled_from([0.0, 0.2, 2.0]))
 def test_no_dual_prices_prove_more_than_a_plan_costs(seed: int, most: float) -> None:
@@ -136,17 +152,7 @@ def test_no_dual_prices_prove_more_than_a_plan_costs(seed: int, most: float) -> 
     duals = most * draw.random(len(bounds.supply.free_of_charge)) * (draw.random(len(bounds.supply.most())) < 0.5)
     bound, prices = bounds.whole_nodes(duals, 300)
     assert bound <= plan.cost_usd_h * (1 + 1e-9)
-    # No instance of the plan costs more at these prices than one of a plan that costs no more may.
-    caps = bounds.affordable_usd_h(duals, prices, plan.cost_usd_h - bound)
-    keys = [phase.key for phase in scenario.model_phases]
-    names = [configuration.name for configuration in scenario.configurations]
-    for instance in plan.instances:
-        if instance.kept == instance.count:
-            continue
-        m, region = keys.index(instance.key), scenario.regions.index(instance.region)
-        nodes = np.array([instance.nodes().get(name, 0) for name in names])
-        price = bounds.supply.prices(duals, m)[region]
-        assert nodes @ np.where(nodes > 0, price, 0.0) <= caps[m] * (1 + 1e-9)
+    assert_affordable(plan, bounds, duals, bounds.affordable_usd_h(duals, prices, plan.cost_usd_h))
 
 
 def with_unmet_demand(seed: int, templates: str) -> ResolvedScenario:
@@ -200,7 +206,9 @@ def test_unmet_demand_costs_what_it_does_with_a_whole_library(seed: int, most: f
     bounds = AnySizeBounds(scenario, unlimited_tables(scenario, 3), DemandTerms(problem.demand, groups))
     draw = np.random.default_rng(seed)
     duals = most * draw.random(len(bounds.supply.free_of_charge)) * (draw.random(len(bounds.supply.most())) < 0.5)
-    assert bounds.whole_nodes(duals, 300)[0] <= every.cost_usd_h * (1 + 1e-9)
+    bound, prices = bounds.whole_nodes(duals, 300)
+    assert bound <= every.cost_usd_h * (1 + 1e-9)
+    assert_affordable(every, bounds, duals, bounds.affordable_usd_h(duals, prices, every.cost_usd_h * (1 + 1e-9)))
     assert bounds.column_generation()[1] <= every.cost_usd_h * (1 + 1e-9)
 
 
@@ -232,7 +240,12 @@ def test_the_largest_share_is_that_of_a_whole_library(seed: int, times: float, m
     bounds = AnySizeBounds(scenario, unlimited_tables(scenario, 3), LargestShare().terms(problem))
     draw = np.random.default_rng(seed)
     duals = most * draw.random(len(bounds.supply.free_of_charge)) * (draw.random(len(bounds.supply.most())) < 0.7)
-    assert bounds.whole_nodes(duals, 300)[0] <= 1 - every.served_factor + 1e-9
+    duals = bounds.supply.above_zero(duals)
+    bound, prices = bounds.whole_nodes(duals, 300)
+    assert bound <= 1 - every.served_factor + 1e-9
+    if every.served_factor < 1:
+        most_usd_h = bounds.affordable_usd_h(duals, prices, 1 - every.served_factor + 1e-9)
+        assert_affordable(every, bounds, duals, most_usd_h)
     assert bounds.column_generation()[1] <= 1 - every.served_factor + 1e-9
 
 
