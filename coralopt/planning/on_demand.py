@@ -44,8 +44,8 @@ from coralopt.templates import (
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
-#: Most rounds, and most steps of each demand where a share of the gap is lost by rounding.
-ROUNDS, MOST_STEPS, SHORT = 8, 16_000, 0.2
+#: Most rounds; and the share of the gap that may be lost by rounding before demands are cut finer.
+ROUNDS, SHORT = 8, 0.2
 #: Most prices of capacity tried for the bound alone, and how far each goes from the best ones to those of the master.
 RAISES, STEP = 12, 0.6
 #: Share of the gap that an allocation may have to the best one of the templates made so far.
@@ -127,6 +127,8 @@ class OnDemandSearch:
         """
         # These prices only begin the rounds: the bound holds at any.
         duals, fractional, *_, feasible = self.bounds.column_generation(1e-3)
+        if fractional > self.bounds.most_usd_h and not self.search.explained:
+            raise self._nothing(False)
         if not feasible:
             duals = np.zeros_like(duals)
         best: Best | None = None
@@ -134,7 +136,9 @@ class OnDemandSearch:
             if self.request.progress is not None:
                 self.request.progress("templates on demand", number, ROUNDS)
             before = best, self.bound * (1 + LITTLE)
-            fresh = number == 1 and duals.any() and self._price(np.zeros_like(duals))
+            # Where nodes cost nothing, no node set is worth its price without that of the supply.
+            charged = self.bounds.supply.is_charged
+            fresh = number == 1 and charged and duals.any() and self._price(np.zeros_like(duals))
             fresh = self._price(duals) or fresh
             if fresh or number == 1:
                 best = self._allocate(best, QUICK_S)
@@ -185,7 +189,7 @@ class OnDemandSearch:
         """Node sets and the bound at these prices of capacity; whether any node set is new."""
         short = SHORT * self.request.solve_options.rel_gap
         duals = self.bounds.supply.above_zero(duals)
-        bound, prices = self.bounds.whole_nodes(duals, self.objective.grid, MOST_STEPS, short)
+        bound, prices = self.bounds.whole_nodes(duals, self.objective.grid, self.objective.most_steps, short)
         if bound > self.priced:
             self.priced, self.best_duals, self.best_prices = bound, duals, prices
         self.bound = max(self.bound, bound)

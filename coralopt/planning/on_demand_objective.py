@@ -62,8 +62,9 @@ class RatedAllocation:
 class Objective(Protocol):
     """What is looked for."""
 
-    #: Steps of each demand, and what an allocation does, in words.
+    #: Steps of each demand, the most where it is cut finer, and what an allocation does, in words.
     grid: int
+    most_steps: int
     wanted: str
     #: A value that no allocation is worth having with.
     worst: float
@@ -88,7 +89,7 @@ class Objective(Protocol):
 class LeastCost:
     """USD/h; some demand may go unmet at a price that counts."""
 
-    grid, wanted, worst = 1000, "meets every demand", math.inf
+    grid, most_steps, wanted, worst = 1000, 16_000, "meets every demand", math.inf
 
     def terms(self, problem: AllocationProblem) -> DemandTerms:
         """The problem's demand, and its prices of unmet demand."""
@@ -109,7 +110,7 @@ class LeastCost:
 class LargestShare:
     """The share of every demand that is not served; money counts in limits only."""
 
-    grid, wanted, worst = 4000, "serves a share of every demand", 1.0
+    grid, most_steps, wanted, worst = 4000, 4000, "serves a share of every demand", 1.0
 
     def terms(self, problem: AllocationProblem) -> DemandTerms:
         """All demands, of which equal shares go unmet."""

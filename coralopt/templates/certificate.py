@@ -124,6 +124,10 @@ class AnySizeBounds:
             self.counted[p] = values.min(initial=float(values.max()) or 1.0, where=values > 0)
         #: Nodes and limits that all phases share.
         self.supply = SharedSupply(scenario, terms is None or terms.charged)
+        #: No allocation costs more, what goes unmet included: a bound above it says that there is none.
+        self.most_usd_h = self.supply.whole_usd_h + sum(
+            float(unmet.cost(np.ones(1))[0]) for _, unmet in self.together if unmet is not None
+        )
         #: What runs already, by phase.
         self.kept = kept_instances(scenario, self.tables)
         # Phases whose demands are cut into equally many steps, since they add up step by step; and the steps of each.
@@ -367,7 +371,7 @@ class AnySizeBounds:
             duals = self.supply.above_zero(duals)
             least = add(duals)
             bound = max(bound, self.fractional(duals, least))
-            if short <= 0 and bound >= objective * (1 - tolerance):
+            if bound >= objective * (1 - tolerance) and (short <= 0 or bound > self.most_usd_h):
                 break
         credit = sum(self.supply.credit(kept) for several in self.kept for kept in several)
         return duals, max(bound - credit, 0.0), rounds, len(columns), short <= 1e-9

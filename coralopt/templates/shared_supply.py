@@ -159,6 +159,12 @@ class SharedSupply:
         earned = duals[: self.nodes.size] @ self.first.ravel() + np.maximum(0.0, above) @ self.count
         return float(earned + duals[self.nodes.size :] @ limits)
 
+    @property
+    def whole_usd_h(self) -> float:
+        """What all nodes together cost, started anew, USD/h: no allocation costs more."""
+        first = np.where(self.sold, self.nodes * np.where(self.sold, self.price, 0.0), 0.0)
+        return float(first.sum() + self.charges @ self.count)
+
     def usd_h(self, usage: Floats) -> float:
         """What nodes (R, C) cost at least, USD/h."""
         return float((usage * np.where(usage > 0, self.price, 0.0)).sum())
