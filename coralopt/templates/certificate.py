@@ -233,12 +233,13 @@ class AnySizeBounds:
             most[[p for ways in self.ways for way in ways for p in way]] = math.inf
             return most
         full = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
-        slack = ceiling - self._lagrangian(duals, [self._least_of(together, full) for together in self.together])
-        for models, unmet in self.together:
+        every = [self._least_of(together, full) for together in self.together]
+        slack, worth = ceiling - self._lagrangian(duals, every), self._worth_left(duals, full)
+        for (models, unmet), least_usd_h in zip(self.together, every, strict=True):
             ways = [way for model in models for way in self.ways[model]]
             several = {p for way in ways for p in way}
             if len(ways) > len(models):
-                most[list(several)] = slack + self._least_of((models, unmet), full)
+                most[list(several)] = slack + least_usd_h
                 continue
             for p in several:
                 # Whichever instance is lost, or region, the others serve a share.
@@ -250,10 +251,10 @@ class AnySizeBounds:
                 else:
                     cost = unmet.cost(1.0 - np.arange(grid + 1) / grid)
                     left = sum((full[q] for q in several - {p}), np.zeros(grid + 1))
-                    allowed = slack + self._least_of((models, unmet), full) - least_beside(others, left + cost)
+                    allowed = slack + least_usd_h - least_beside(others, left + cost)
                     if not self.supply.is_charged:
                         needed = np.where(cost < ceiling, left, math.inf)
-                        allowed = np.minimum(allowed, self._worth_left(duals, full) - least_beside(others, needed))
+                        allowed = np.minimum(allowed, worth - least_beside(others, needed))
                 if not prices[p]:
                     continue
                 least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)

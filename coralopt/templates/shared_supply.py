@@ -162,8 +162,7 @@ class SharedSupply:
     @property
     def whole_usd_h(self) -> float:
         """What all nodes together cost, started anew, USD/h: no allocation costs more."""
-        first = np.where(self.sold, self.nodes * np.where(self.sold, self.price, 0.0), 0.0)
-        return float(first.sum() + self.charges @ self.count)
+        return self.usd_h(self.nodes) + float(self.charges @ self.count)
 
     def usd_h(self, usage: Floats) -> float:
         """What nodes (R, C) cost at least, USD/h."""
