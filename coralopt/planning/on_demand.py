@@ -26,19 +26,21 @@ from coralopt.allocation import (
     explain,
 )
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
+from coralopt.planning.on_demand_bound import BoundSearch, DemandSteps
 from coralopt.planning.on_demand_objective import LargestShare, LeastCost, Objective, RatedAllocation
 from coralopt.planning.operators import unmet_prices
 from coralopt.planning.request import PlanRequest
 from coralopt.solving import relative_gap
 from coralopt.templates import (
+    AffordableInstances,
     AffordableNodes,
     AnySizeBounds,
-    DemandColumn,
-    InstancePrices,
     NodeSetFamily,
+    PricedNodes,
     TemplateLibrary,
     build_library,
     library_digest,
+    parts_of,
     with_templates,
 )
 from coralopt.throughput import ThroughputTables
@@ -46,16 +48,16 @@ from coralopt.types import Floats
 
 #: Most rounds; and the share of the gap that may be lost by rounding before demands are cut finer.
 ROUNDS, SHORT = 8, 0.2
-#: Most prices of capacity tried for the bound alone, and how far each goes from the best ones to those of the master.
-RAISES, STEP = 12, 0.6
+#: Most prices of nodes tried for the bound alone; and for boxes of shares that go unmet.
+RAISES, BRANCHES = 20, 40
 #: Share of the gap that an allocation may have to the best one of the templates made so far.
 OWN = 0.25
-#: Seconds that one search of an allocation may take, while prices are still looked for and then; its share of the time
-#: left, and nodes of its tree. A share of the cost that is not worth another search.
-QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 10.0, 40.0, 0.4, 10, 1e-4
-#: Parts at most of all node sets that a cheaper allocation could use, where these are all made: some 0.1 s, and some 3 s
-#: once better prices of capacity leave fewer.
-QUICK_PARTS, MOST_PARTS = 1e6, 20e6
+#: Seconds that one search of an allocation may take while prices are still looked for, if those take no longer, and then;
+#: its share of the time left, and nodes of its tree. A share of the cost that is not worth another search.
+QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 2.0, 40.0, 0.4, 10, 1e-4
+#: Parts at most of all node sets that a cheaper allocation could use, where these are all made: some 0.1 s; and once
+#: better prices of capacity leave fewer, those that a second places, for a share of the time left, and at most.
+QUICK_PARTS, PARTS_A_SECOND, PARTS_SHARE, MOST_PARTS = 1e6, 6e6, 0.6, 150e6
 
 #: Shares of a time limit: for an allocation of the whole demand, where less may be served; and of what is left for the
 #: largest factor, before its least cost.
@@ -102,21 +104,20 @@ class OnDemandSearch:
         ]
         self.begin: Best | None = None
         self.bounds = AnySizeBounds(scenario, tables, objective.terms(problem_of(self._place())))
-        self.bound = 0.0
-        #: The highest bound at dual prices, these, and the prices of instances that it is made of.
-        self.priced = -math.inf
-        self.best_duals = self.bounds.supply.free_of_charge
-        self.best_prices: list[list[InstancePrices]] | None = None
-        self.covers: list[DemandColumn] = []
+        short = SHORT * request.solve_options.rel_gap
+        self.bound = BoundSearch(self.bounds, DemandSteps(objective.grid, objective.most_steps, short))
         self.state = search.state
         limit = request.solve_options.time_limit
         self.deadline = math.inf if limit is None else time.perf_counter() + limit
         #: When it ends if no allocation is known by then.
         self.first_by = self.deadline
+        #: Seconds that prices of node sets took last.
+        self.pricing_s = 0.0
 
     def begin_with(self, other: OnDemandSearch, best: Best) -> None:
         """Begin with the templates of another search, and an allocation of them that solves this problem, too."""
         self.families, self.library, self.begin = other.families, other.library, best
+        self.pricing_s = other.pricing_s
 
     def run(self) -> tuple[Best, float]:
         """Templates, an allocation of them, and a bound over node sets of any size.
@@ -132,36 +133,43 @@ class OnDemandSearch:
         if not feasible:
             duals = np.zeros_like(duals)
         best: Best | None = None
+        if self.begin is not None and self._is_over(self.begin, self.pricing_s):
+            best = self._allocate(None, max(QUICK_S, self.pricing_s))
         for number in range(1, ROUNDS + 1):
-            if self.request.progress is not None:
-                self.request.progress("templates on demand", number, ROUNDS)
-            before = best, self.bound * (1 + LITTLE)
+            if best is not None and self._is_over(best, self.pricing_s):
+                break
+            self._progress("templates on demand", number, ROUNDS)
+            before = best, self.bound.value * (1 + LITTLE)
             # Where nodes cost nothing, no node set is worth its price without that of the supply.
             charged = self.bounds.supply.is_charged
             fresh = number == 1 and charged and duals.any() and self._price(np.zeros_like(duals))
             fresh = self._price(duals) or fresh
             if fresh or number == 1:
-                best = self._allocate(best, QUICK_S)
+                best = self._allocate(best, max(QUICK_S, self.pricing_s))
             if self._is_reached(best) or self._is_over(best):
                 break
             prices = None if self.state is None else self._with_capacity(self.state.capacity_prices)
-            moved = fresh and (best is not before[0] or self.bound > before[1])
-            if best is None and feasible and self.covers:
+            moved = fresh and (best is not before[0] or self.bound.value > before[1])
+            shared = self.bound.shared() if best is None and feasible else None
+            if shared is not None:
                 # What is cheapest for each demand does not fit beside the others: prices of the supply they share.
-                prices, moved = self.bounds.master(self.covers)[1], True
+                prices, moved = shared, True
             if prices is not None and not np.array_equal(prices, duals) and moved:
                 duals = prices
             else:
                 break
-        best = self._close(self._improve(best), QUICK_PARTS)
-        best = self._close(self._raise_bound(best), MOST_PARTS)
+        best = self._close(best, QUICK_PARTS)
+        self._raise_bound(best)
+        best = self._improve(best)
+        left_s = self.deadline - time.perf_counter()
+        best = self._close(best, min(MOST_PARTS, PARTS_A_SECOND * PARTS_SHARE * max(0.0, left_s)))
         if best is None and self._is_over(best) and not self._is_hopeless():
             raise NoSolutionError(
                 "the time limit passed before any allocation of templates made on demand was known", None
             )
         if best is None:
             raise self._nothing(feasible and not self._is_hopeless())
-        return self._settled(best), min(max(self.bound, fractional), best[1].value)
+        return self._settled(best), min(max(self.bound.value, fractional), best[1].value)
 
     def _nothing(self, feasible: bool) -> InfeasibleError:
         """That there is no allocation; with reasons, which the templates so far have, where they are wanted."""
@@ -183,49 +191,49 @@ class OnDemandSearch:
 
     def _with_capacity(self, mu: Floats) -> Floats:
         """Dual prices with those of capacity that an allocation was searched with; limits keep theirs."""
-        return self.bounds.supply.with_capacity(np.maximum(mu, 0.0), self.best_duals)
+        return self.bounds.supply.with_capacity(np.maximum(mu, 0.0), self.bound.best_duals)
 
     def _price(self, duals: Floats) -> bool:
         """Node sets and the bound at these prices of capacity; whether any node set is new."""
-        short = SHORT * self.request.solve_options.rel_gap
-        duals = self.bounds.supply.above_zero(duals)
-        bound, prices = self.bounds.whole_nodes(duals, self.objective.grid, self.objective.most_steps, short)
-        if bound > self.priced:
-            self.priced, self.best_duals, self.best_prices = bound, duals, prices
-        self.bound = max(self.bound, bound)
-        self.covers += self.bounds.covers(prices)
+        started = time.perf_counter()
+        fresh = self._add(self.bound.price(duals))
+        self.pricing_s = time.perf_counter() - started
+        return fresh
+
+    def _add(self, priced: PricedNodes) -> bool:
+        """Add the node sets that are worth their prices; whether any is new."""
         fresh = [
             family.add_pipelines(pipeline for price in several for pipeline in price.pipelines())
-            for family, several in zip(self.families, prices, strict=True)
+            for family, several in zip(self.families, priced.instances, strict=True)
         ]
         return any(fresh)
 
-    def _raise_bound(self, best: Best | None) -> Best | None:
-        """Better prices of capacity: those of the supply when it is shared among the cheapest covers seen of all demands."""
+    def _progress(self, stage: str, number: int, most: int) -> None:
+        if self.request.progress is not None:
+            self.request.progress(stage, number, most)
+
+    def _raise_bound(self, best: Best | None) -> None:
+        """Better prices of nodes: those of all the supply, then those that shares of unmet demand ask for."""
         if best is None:
-            return best
-        library, allocation = best[0], best[1].allocation
-        used = np.zeros((len(self.families), *self.bounds.supply.nodes.shape))
-        nodes = library.usage[allocation.template] * allocation.count[:, None]
-        np.add.at(used, (library.phase[allocation.template], allocation.region), nodes)
-        tokens_s = library.throughput[allocation.template] * allocation.count
-        served = np.bincount(library.phase[allocation.template], tokens_s, len(self.families))
-        # Columns serve a whole demand each.
-        self.covers += [
-            self.bounds.column(m, used[m] * max(1.0, float(self.bounds.demand[m] / served[m])))
-            for m in np.flatnonzero(served).tolist()
-        ]
-        fresh = False
+            return
+        value = best[1].value
+        self.bound.add_used(best[0], best[1].allocation)
         for number in range(1, RAISES + 1):
-            if self._is_reached(best) or self._is_over(best):
+            if self._is_reached(best) or self._is_over(best, self.pricing_s):
+                return
+            duals = self.bound.raised(value)
+            if duals is None:
                 break
-            if self.request.progress is not None:
-                self.request.progress("bound over node sets of any size", number, RAISES)
-            objective, duals, short = self.bounds.master(self.covers)
-            if short <= 0 and self.objective.gap(objective, self.bound) <= self.request.solve_options.rel_gap / 10:
-                break
-            fresh |= self._price((1 - STEP) * self.best_duals + STEP * duals)
-        return self._improve(best) if fresh else best
+            self._progress("bound over node sets of any size", number, RAISES)
+            self._add(self.bound.try_to_raise(duals, value))
+        for number in range(1, BRANCHES + 1):
+            if self._is_reached(best) or self._is_over(best, self.pricing_s):
+                return
+            duals = self.bound.branched(value)
+            if duals is None:
+                return
+            self._progress("shares of unmet demand", number, BRANCHES)
+            self._price(duals)
 
     def _improve(self, best: Best | None) -> Best | None:
         """The best allocation, and those over templates near the ones it uses, as long as that is cheaper."""
@@ -244,17 +252,21 @@ class OnDemandSearch:
         Raises:
             InfeasibleError: No allocation of any node sets meets the demand.
         """
-        if self._is_reached(best) or self._is_over(best) or self.best_prices is None:
+        if self._is_reached(best) or self._is_over(best) or self.bound.best is None:
             return best
         ceiling = math.inf if best is None else best[1].value
-        most = self.bounds.affordable_usd_h(self.best_duals, self.best_prices, ceiling)
+        limits = AffordableInstances(self.bounds, self.bound.best, ceiling).limits()
         supply, left = self.bounds.supply, most_parts
-        for m, (family, most_usd_h) in enumerate(zip(self.families, most.tolist(), strict=True)):
-            offer = AffordableNodes(supply.prices(self.best_duals, m), supply.nodes, most_usd_h, left)
-            parts = family.add_affordable(offer)
-            if parts is None:
+        several = []
+        for m, (family, most) in enumerate(zip(self.families, limits, strict=True)):
+            offer = AffordableNodes(supply.prices(self.bound.best_duals, m), supply.nodes, most, left)
+            rows = family.affordable(offer)
+            if rows is None:
                 return best
-            left -= parts
+            several.append(rows)
+            left -= parts_of(rows)
+        for family, rows in zip(self.families, several, strict=True):
+            family.add_affordable(rows)
         library = self._place()
         start = self._start(best, library)
         search = replace(self.search, state=self.state, start=start)
@@ -264,13 +276,13 @@ class OnDemandSearch:
             answer = self.objective.solve(self.problem_of(library), self.request.backend, options, search)
         except NoSolutionError:
             return best
-        self.bound = max(self.bound, min(answer.bound, ceiling))
+        self.bound.value = max(self.bound.value, min(answer.bound, ceiling))
         return (library, answer) if best is None or answer.value < best[1].value else best
 
     def _is_reached(self, best: Best | None) -> bool:
         """Whether the gap asked for is proven."""
         gap = self.request.solve_options.rel_gap
-        return best is not None and self.objective.gap(best[1].value, self.bound) <= gap
+        return best is not None and self.objective.gap(best[1].value, self.bound.value) <= gap
 
     def _allocate(self, best: Best | None, most_s: float) -> Best | None:
         """The cheaper of ``best`` and an allocation over all templates so far, searched for ``most_s`` seconds at most."""
@@ -311,13 +323,13 @@ class OnDemandSearch:
 
     def _is_hopeless(self) -> bool:
         """Whether no allocation of any node sets is worth anything."""
-        return self.bound >= self.objective.worst
+        return self.bound.value >= self.objective.worst
 
-    def _is_over(self, best: Best | None) -> bool:
-        """Whether the time limit has passed, or nothing can be had."""
+    def _is_over(self, best: Best | None, needed_s: float = 0.0) -> bool:
+        """Whether the time limit leaves less than is needed, or nothing can be had."""
         if best is None and self._is_hopeless():
             return True
-        return time.perf_counter() >= (self.first_by if best is None else self.deadline)
+        return time.perf_counter() + needed_s >= (self.first_by if best is None else self.deadline)
 
 
 def solve_on_demand(

@@ -175,7 +175,7 @@ class _OneGpuSearch:
             search = OnDemandSearch(self.request, tables, problem_of, AllocationSearchOptions())
         except ScenarioError:
             return math.inf
-        return search.bounds.whole_nodes(search.bounds.supply.free_of_charge, search.objective.grid)[0]
+        return search.bounds.whole_nodes(search.bounds.supply.free_of_charge, search.objective.grid).bound_usd_h
 
     def _plan(self, name: str) -> None:
         request = self._of_type(name)

@@ -15,9 +15,10 @@ go unmet at a price (:mod:`coralopt.templates.unmet`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import reduce
 
 import numpy as np
@@ -26,25 +27,27 @@ from coralopt.errors import LibraryError
 from coralopt.machine import cores
 from coralopt.scenario.facts.operations import ModelRules
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
-from coralopt.solving import MilpMatrix, Reason, solve_matrix
 from coralopt.templates.cheapest_token import SAFE, regional_tokens, unlimited_tables
 from coralopt.templates.covers import CheaperInstances, CoverRules, cheapest_cover, least_prices
+from coralopt.templates.demand_columns import DemandBlock, DemandColumn, DemandProgramme
 from coralopt.templates.instance_prices import InstancePrices, min_plus, regional_prices
 from coralopt.templates.kept import kept_instances
 from coralopt.templates.shared_supply import SharedSupply
 from coralopt.templates.unmet import (
     DemandTerms,
     UnmetShares,
-    least_beside,
     least_fraction,
     least_with_unmet,
     leaving_together,
 )
+from coralopt.templates.unmet_branches import SharePrices
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
 #: Times as many steps of a demand where it is cut finer.
 FINER = 4
+#: All of a demand.
+ALL = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,20 @@ class AllocationCertificate:
 
 
 @dataclass(frozen=True, eq=False)
-class DemandColumn:
-    """One way to serve all the demand of a model phase.
+class PricedNodes:
+    """Least prices over node sets of any size, at dual prices.
 
     Attributes:
-        phase: Index of the model phase.
-        usage: float64 (R, C), nodes, which may be fractions.
-        usd_h: Cost, USD/h.
+        duals: Prices of nodes and limits; see :class:`coralopt.templates.shared_supply.SharedSupply`.
+        bound_usd_h: No allocation costs less, USD/h.
+        instances: By model phase, the prices of instances in the regions that are cheapest for some of them.
+        every: By model phase, float64 (G + 1,): least price of all instances that serve so many steps, USD/h.
     """
 
-    phase: int
-    usage: Floats
-    usd_h: float
+    duals: Floats
+    bound_usd_h: float
+    instances: list[list[InstancePrices]]
+    every: list[Floats]
 
 
 class AnySizeBounds:
@@ -117,6 +122,8 @@ class AnySizeBounds:
         self.together = leaving_together(self.ways, () if terms is None else terms.unmet)
         for p in (p for _, group in self.together if group is not None for p in group.phases):
             self.rules[p] = CoverRules(self.rules[p].replicas)
+        #: Those of which some may go unmet, as indices.
+        self.groups_unmet = [g for g, (_, unmet) in enumerate(self.together) if unmet is not None]
         #: What whole nodes are counted for: where there is no demand, any instance will do.
         self.counted = self.demand.copy()
         for p in idle:
@@ -124,6 +131,8 @@ class AnySizeBounds:
             self.counted[p] = values.min(initial=float(values.max()) or 1.0, where=values > 0)
         #: Nodes and limits that all phases share.
         self.supply = SharedSupply(scenario, terms is None or terms.charged)
+        #: The linear programme over ways to serve demand.
+        self.programme = DemandProgramme(len(self.demand), self.ways, self.together, self.supply)
         #: No allocation costs more, what goes unmet included: a bound above it says that there is none.
         self.most_usd_h = self.supply.whole_usd_h + sum(
             float(unmet.cost(np.ones(1))[0]) for _, unmet in self.together if unmet is not None
@@ -144,10 +153,8 @@ class AnySizeBounds:
             return [(p,) for p in ways[0]]
         return [tuple({p for way in ways for p in way})]
 
-    def whole_nodes(
-        self, duals: Floats, grid: int, most: int = 0, short: float = 0.0
-    ) -> tuple[float, list[list[InstancePrices]]]:
-        """The bound that counts whole nodes, USD/h, and what it is made of.
+    def whole_nodes(self, duals: Floats, grid: int, most: int = 0, short: float = 0.0) -> PricedNodes:
+        """The bound that counts whole nodes, and what it is made of.
 
         Args:
             duals: Prices of nodes and limits, at least 0; see :class:`coralopt.templates.shared_supply.SharedSupply`.
@@ -155,9 +162,6 @@ class AnySizeBounds:
             most: Steps at most, where the cheapest instances serve a whole demand by rounding only. Later calls begin
                 with as many.
             short: Share of the demand by which they may fall short before it is cut finer.
-
-        Returns:
-            The bound, and by model phase the prices of instances in the regions that are cheapest for some of them.
         """
         prices: list[list[InstancePrices]] = [[] for _ in self.demand]
 
@@ -184,9 +188,9 @@ class AnySizeBounds:
                     if steps * FINER <= finest and served < 1 - short:
                         finer[group] = steps * FINER, finest
                 pending = finer
-        every = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
-        bound = self._lagrangian(duals, [self._least_of(together, every) for together in self.together])
-        return max(bound, self._short_of_supply(duals, every)), prices
+        every = [self.least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
+        bound = self.lagrangian(duals, [self.least_of(together, every) for together in self.together])
+        return PricedNodes(duals, max(bound, self._short_of_supply(duals, every)), prices, every)
 
     def _fitting_prices(self, m: int, duals: Floats, steps: int) -> list[InstancePrices]:
         """Prices of instances of a phase; those of its cheapest cover use no more nodes than their region has.
@@ -206,7 +210,7 @@ class AnySizeBounds:
                 return prices
             self.scarce[m] += sorted(fresh)
 
-    def _least_prices(self, m: int, prices: Sequence[InstancePrices], duals: Floats, rules: CoverRules) -> Floats:
+    def least_prices(self, m: int, prices: Sequence[InstancePrices], duals: Floats, rules: CoverRules) -> Floats:
         """float64 (G + 1,): least price of what serves t steps of a phase's demand, some of which may run already."""
         if not prices and self.counted[m] > 0 and not self.kept[m]:
             return np.append(0.0, np.full(int(self.steps[m]), math.inf))
@@ -218,49 +222,6 @@ class AnySizeBounds:
             if steps > 0 and math.isfinite(usd_h):
                 cheaper.append(CheaperInstances(kept.region, math.ceil(steps), usd_h, kept.count))
         return least_prices(prices, grid, rules, cheaper)
-
-    def affordable_usd_h(self, duals: Floats, prices: Sequence[Sequence[InstancePrices]], ceiling: float) -> Floats:
-        """float64 (M,): no instance that costs more is in an allocation that costs less than ``ceiling``, USD/h.
-
-        Let an instance of phase m that does not run yet serve t of G steps at the dual prices of ``prices``. With it all
-        costs at least the Lagrangian bound, less the price of m's demand, plus its own price and the least one of what
-        others serve: G - t steps, and what the rules ask of them. What it serves at most follows from its price. Where a
-        model has several ways, its instances cost no more than all of it; where some may go unmet, that is chosen anew
-        beside them. Where nodes cost nothing, the instance and what others must serve are worth no more than the supply.
-        """
-        most = np.zeros(len(self.demand))
-        if not math.isfinite(ceiling):
-            most[[p for ways in self.ways for way in ways for p in way]] = math.inf
-            return most
-        full = [self._least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
-        every = [self._least_of(together, full) for together in self.together]
-        slack, worth = ceiling - self._lagrangian(duals, every), self._worth_left(duals, full)
-        for (models, unmet), least_usd_h in zip(self.together, every, strict=True):
-            ways = [way for model in models for way in self.ways[model]]
-            several = {p for way in ways for p in way}
-            if len(ways) > len(models):
-                most[list(several)] = slack + least_usd_h
-                continue
-            for p in several:
-                # Whichever instance is lost, or region, the others serve a share.
-                grid, rules = len(full[p]) - 1, self.rules[p]
-                beside = math.ceil(max(rules.spared, rules.surviving) * grid * (1 - SAFE))
-                others = self._least_prices(p, prices[p], duals, CoverRules(max(rules.replicas - 1, 0)))
-                if unmet is None:
-                    allowed = slack + float(full[p][-1]) - others[np.maximum(grid - np.arange(grid + 1), beside)]
-                else:
-                    cost = unmet.cost(1.0 - np.arange(grid + 1) / grid)
-                    left = sum((full[q] for q in several - {p}), np.zeros(grid + 1))
-                    allowed = slack + least_usd_h - least_beside(others, left + cost)
-                    if not self.supply.is_charged:
-                        needed = np.where(cost < ceiling, left, math.inf)
-                        allowed = np.minimum(allowed, worth - least_beside(others, needed))
-                if not prices[p]:
-                    continue
-                least = np.min([np.minimum(price.one, price.every) for price in prices[p]], axis=0)
-                dearer = np.append(least[1:], math.inf)
-                most[p] = np.minimum(dearer, allowed)[least <= allowed].max(initial=0.0)
-        return most * (1 + SAFE)
 
     def _served(self, m: int, regions: Sequence[InstancePrices]) -> float:
         """The share of what is asked of a phase that its cheapest instances serve without rounding."""
@@ -276,20 +237,50 @@ class AnySizeBounds:
             share = min(share, (total - max(by_region.values())) / (rules.surviving * demand))
         return share
 
-    def covers(self, prices: Sequence[Sequence[InstancePrices]]) -> list[DemandColumn]:
+    def covers(self, priced: PricedNodes) -> list[DemandColumn]:
         """What each model phase uses where :meth:`whole_nodes` finds the least price of all its demand."""
-        columns = []
-        for m, regions in enumerate(prices):
-            if not _serves(regions):
+        return [column for m in range(len(self.demand)) for column in self._cover(m, priced)]
+
+    def _cover(self, m: int, priced: PricedNodes, share: Fraction = ALL) -> Iterator[DemandColumn]:
+        """What a model phase uses at the least price of a share of its demand, if anything."""
+        regions = priced.instances[m]
+        steps = math.ceil(share * (len(regions[0].one) - 1)) if regions else 0
+        if not steps or all(math.isinf(price.one[steps]) for price in regions):
+            return
+        usage, tokens_s = np.zeros(self.supply.nodes.shape), 0.0
+        for region, pipeline in cheapest_cover(regions, self.rules[m], steps if share < 1 else None):
+            usage[region] += pipeline.node_set
+            tokens_s += pipeline.tokens_s(self.tables[m].values)
+        if tokens_s > 0:
+            # What serves the demand by rounding only takes more of the same.
+            yield self.column(m, usage * max(1.0, float(share) * float(self.demand[m]) / tokens_s))
+
+    def shares(self, priced: PricedNodes) -> SharePrices:
+        """The bound as a function of the shares that models leave unmet."""
+        rest, groups, prices = 0.0, [], []
+        for g, (models, unmet) in enumerate(self.together):
+            if unmet is None:
+                rest += self.least_of((models, None), priced.every)
                 continue
-            usage, tokens_s = np.zeros(self.supply.nodes.shape), 0.0
-            for region, pipeline in cheapest_cover(regions, self.rules[m]):
-                usage[region] += pipeline.node_set
-                tokens_s += pipeline.tokens_s(self.tables[m].values)
-            if tokens_s > 0:
-                # What serves the demand by rounding only takes more of the same.
-                columns.append(self.column(m, usage * max(1.0, float(self.demand[m]) / tokens_s)))
-        return columns
+            served = self._served_prices(models, priced.every)
+            cost = unmet.cost(1.0 - np.arange(len(served)) / (len(served) - 1))
+            groups.append(g)
+            prices.append((served, cost))
+        worth = self.supply.worth(priced.duals)
+        if self.supply.is_charged:
+            return SharePrices(rest - worth, tuple(served + cost for served, cost in prices))
+        left = self.worth_left(priced.duals, priced.every)
+        return SharePrices(0.0, tuple(np.where(served <= left, cost, math.inf) for served, cost in prices))
+
+    def block(self, priced: PricedNodes, group: int, share: Fraction) -> DemandBlock:
+        """The least price of models that leave a share unmet, in their cheapest ways."""
+        models, unmet = self.together[group]
+        assert unmet is not None
+        columns: list[DemandColumn] = []
+        for model in models:
+            way = min(self.ways[model], key=lambda way: sum(_at(priced.every[p], 1 - share) for p in way))
+            columns += [column for p in way for column in self._cover(p, priced, 1 - share)]
+        return DemandBlock(group, share, tuple(columns), float(unmet.cost(np.array([float(share)]))[0]))
 
     def column(self, m: int, usage: Floats) -> DemandColumn:
         """Nodes (R, C) that serve all the demand of a model phase, and what they cost."""
@@ -302,9 +293,9 @@ class AnySizeBounds:
         for models, unmet in self.together:
             usd_h = sum(min(sum(prices[p] for p in way) for way in self.ways[model]) for model in models)
             every.append(usd_h if unmet is None else least_fraction(usd_h, unmet))
-        return self._lagrangian(duals, every)
+        return self.lagrangian(duals, every)
 
-    def _least_of(self, together: tuple[Sequence[int], UnmetShares | None], every: Sequence[Floats]) -> float:
+    def least_of(self, together: tuple[Sequence[int], UnmetShares | None], every: Sequence[Floats]) -> float:
         """USD/h of all demand of some models; ``every``: (G + 1,) of each phase, least price of so many steps."""
         models, unmet = together
         several = [self.ways[model] for model in models]
@@ -319,13 +310,13 @@ class AnySizeBounds:
         for models, unmet in self.together if not self.supply.is_charged else ():
             if unmet is not None:
                 served = self._served_prices(models, every)
-                most = np.flatnonzero(served <= self._worth_left(duals, every)).max(initial=0)
+                most = np.flatnonzero(served <= self.worth_left(duals, every)).max(initial=0)
                 bound = max(bound, float(unmet.cost(1.0 - np.array([most / (len(served) - 1)]))[0]))
         return bound
 
-    def _worth_left(self, duals: Floats, every: Sequence[Floats]) -> float:
+    def worth_left(self, duals: Floats, every: Sequence[Floats]) -> float:
         """What the supply is worth at most to models of which some may go unmet."""
-        idle = sum(self._least_of(together, every) for together in self.together if together[1] is None)
+        idle = sum(self.least_of(together, every) for together in self.together if together[1] is None)
         return self.supply.worth(duals) * (1 + SAFE) - idle
 
     def _served_prices(self, models: Sequence[int], every: Sequence[Floats]) -> Floats:
@@ -334,7 +325,7 @@ class AnySizeBounds:
         by_model = [reduce(min_plus, (np.sum([every[p] for p in way], axis=0) for way in several)) for several in ways]
         return np.asarray(np.sum(by_model, axis=0))
 
-    def _lagrangian(self, duals: Floats, every: Sequence[float]) -> float:
+    def lagrangian(self, duals: Floats, every: Sequence[float]) -> float:
         """Least prices of all models at dual prices, less what the supply earns at these."""
         return (sum(every) - self.supply.worth(duals)) * (1 - SAFE)
 
@@ -368,61 +359,17 @@ class AnySizeBounds:
         for rounds in range(1, 201):
             if on_round is not None:
                 on_round(rounds, bound)
-            objective, duals, short = self.master(list(columns.values()))
-            duals = self.supply.above_zero(duals)
-            least = add(duals)
+            mix = self.programme.solve(list(columns.values()))
+            objective, short, duals = mix.usd_h, mix.short, self.supply.above_zero(mix.duals)
+            known, least = len(columns), add(duals)
             bound = max(bound, self.fractional(duals, least))
+            if len(columns) == known:
+                # No column costs less than the master says.
+                break
             if bound >= objective * (1 - tolerance) and (short <= 0 or bound > self.most_usd_h):
                 break
         credit = sum(self.supply.credit(kept) for several in self.kept for kept in several)
         return duals, max(bound - credit, 0.0), rounds, len(columns), short <= 1e-9
-
-    def master(self, columns: Sequence[DemandColumn]) -> tuple[float, Floats, float]:
-        """The linear programme over the columns: objective, prices of nodes and limits, share of demand short."""
-        from scipy.sparse import csc_matrix
-
-        ways = [(model, way) for model, several in enumerate(self.ways) for way in several]
-        count, models, split = len(self.demand), len(self.ways), len(columns)
-        dearer, most = self.supply.dearer_rows(), self.supply.most()
-        # Columns in units of the whole demand keep the numbers near 1: a pipeline's share of its phase's demand, a way's
-        # share of its model's, what of it may go unmet at a price, and what of it is short at any, which keeps the
-        # programme feasible; then nodes of dearer classes.
-        tiers = [(members, tier) for members, group in self.together if group is not None for tier in group.tiers]
-        unmet, short = split + len(ways), split + len(ways) + len(tiers)
-        dense = np.zeros((count + models + len(most), short + models + dearer.shape[1]))
-        cost, upper = np.zeros(dense.shape[1]), np.full(dense.shape[1], math.inf)
-        for position, column in enumerate(columns):
-            dense[column.phase, position] = 1
-            dense[count + models :, position] = self.supply.rows(column.phase, column.usage)
-            cost[position] = column.usd_h
-        for position, (model, way) in enumerate(ways, start=split):
-            dense[list(way), position] = -1
-            dense[count + model, position] = 1
-        for position, (members, (usd_h, share)) in enumerate(tiers, start=unmet):
-            dense[[count + model for model in members], position] = 1
-            cost[position], upper[position] = usd_h, share
-        dense[count : count + models, short : short + models] = np.eye(models)
-        cost[short : short + models] = 100 * float(cost.max(initial=1.0))
-        dense[count + models :, short + models :] = dearer
-        cost[short + models :], upper[short + models :] = self.supply.charges, self.supply.count
-        matrix = MilpMatrix(
-            c=cost,
-            offset=0.0,
-            a=csc_matrix(dense),
-            row_lower=np.concatenate([np.zeros(count), np.ones(models), np.full(len(most), -math.inf)]),
-            row_upper=np.concatenate([np.full(count + models, math.inf), most]),
-            lower=np.zeros(len(cost)),
-            upper=upper,
-            integer=np.zeros(len(cost), dtype=bool),
-            maximize=False,
-            column_names=[f"x{i}" for i in range(len(cost))],
-            row_names=[f"r{i}" for i in range(dense.shape[0])],
-        )
-        result = solve_matrix(matrix, "highs")
-        if result.x is None or result.row_duals is None or result.termination.reason is not Reason.OPTIMAL:
-            raise ArithmeticError(f"the master of the certificate was not solved: {result.termination.raw}")
-        missing = float(result.x[short : short + models].sum())
-        return result.objective, np.maximum(-result.row_duals[count + models :], 0.0), missing
 
 
 def _rules_of(rules: ModelRules, has_demand: bool) -> CoverRules:
@@ -440,6 +387,11 @@ def _allowed(scenario: ResolvedScenario, p: int, table: ThroughputTables) -> Thr
     values = table.values.copy()
     values[:, :, forbidden] = 0.0
     return replace(table, values=values)
+
+
+def _at(every: Floats, share: Fraction) -> float:
+    """The least price of a share of the demand."""
+    return float(every[math.ceil(share * (len(every) - 1))])
 
 
 def _serves(regions: Sequence[InstancePrices]) -> bool:
@@ -487,5 +439,5 @@ def allocation_certificate(
     """
     bounds = AnySizeBounds(scenario, unlimited_tables(scenario) if tables is None else tables)
     duals, fractional, rounds, columns, feasible = bounds.column_generation(tolerance, on_round)
-    bound = max(fractional, bounds.whole_nodes(duals, grid)[0]) if grid > 0 and rounds else fractional
+    bound = max(fractional, bounds.whole_nodes(duals, grid).bound_usd_h) if grid > 0 and rounds else fractional
     return AllocationCertificate(bound, fractional, rounds, columns, feasible, bounds.supply.capacity(duals))

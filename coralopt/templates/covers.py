@@ -136,12 +136,16 @@ def _with_cheaper(price: InstancePrices, cheaper: Sequence[CheaperInstances]) ->
     return replace(price, one=one, every=np.minimum(price.every, any_instances(one)))
 
 
-def cheapest_cover(regions: Sequence[InstancePrices], rules: CoverRules) -> list[tuple[int, PricedPipeline]]:
+def cheapest_cover(
+    regions: Sequence[InstancePrices], rules: CoverRules, steps: int | None = None
+) -> list[tuple[int, PricedPipeline]]:
     """(region, instance) of the instances that serve the whole demand as the rules want them, at the least price.
 
-    Where there are several rules, as that one wants them which costs most.
+    Where there are several rules, as that one wants them which costs most; of ``steps`` of the demand, as the replicas.
     """
     one = np.min([price.one for price in regions], axis=0)
+    if steps is not None:
+        return _replicas_cover(regions, one[: steps + 1], rules.replicas)
     cover = _replicas_cover(regions, one, rules.replicas)
     if not (rules.spared or rules.surviving):
         return cover

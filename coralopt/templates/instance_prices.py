@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.throughput import FIRST, LAST, MIDDLE
 from coralopt.throughput.tables import stage_role
 from coralopt.types import Floats, Ints
 
@@ -233,6 +234,39 @@ def token_prices(values: Floats, price_usd_h: Floats) -> Floats:
             break
         kappa[count] = token_price(values[: count + 1], price_usd_h)
     return kappa
+
+
+def most_tokens_of_nodes(values: Floats, price_usd_h: Floats) -> Floats:
+    """float64 (C,), W: no instance of n_c nodes of each configuration c serves more than sum n_c W_c tokens/s.
+
+    Let a line below the least cost of a token/s in a stage of j layers sum up to kappa over any stages with all layers
+    (:func:`coralopt.templates.certificate_kernels.line_below`). A stage serves no more than its nodes do, so with weights
+    line / kappa, which sum up to 1, the instance serves at most what its nodes do, each times the weight of its stage.
+
+    Args:
+        values: float64 (S, 3, C, L + 1), tokens/s of one node.
+        price_usd_h: float64 (C,), USD per node-hour, at which W is near what is paid for a token/s.
+    """
+    from coralopt.templates.certificate_kernels import line_below
+
+    layers = values.shape[3] - 1
+    most = np.zeros(values.shape[2])
+    for count in range(1, len(values) + 1):
+        cost = fractional_stages(values[count - 1], price_usd_h)[0]
+        held = layers if count == 1 else layers - count + 1
+        cost[:, held + 1 :] = math.inf
+        cost[:, : layers if count == 1 else 1] = math.inf
+        cost[sorted({FIRST, MIDDLE, LAST} - {stage_role(s, count) for s in range(count)})] = math.inf
+        line = np.empty(4)
+        least = line_below(cost, count, line)
+        if math.isinf(least):
+            continue
+        if not least > 0:
+            return np.full(len(most), math.inf)
+        weight = np.maximum(line[0] * np.arange(layers + 1) + line[1:, None], 0.0) / least
+        weight[np.isinf(cost)] = 0.0
+        most = np.maximum(most, (weight[:, None, :] * values[count - 1]).max(axis=(0, 2)))
+    return most
 
 
 def fractional_stages(values: Floats, price_usd_h: Floats) -> tuple[Floats, npt.NDArray[np.intp]]:

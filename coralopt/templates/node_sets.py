@@ -15,7 +15,22 @@ from coralopt.types import Floats
 #: A node set brings every smaller one along; one that has more than this many is left out.
 MOST_SMALLER = 4096
 #: Node sets of equal numbers of nodes that are looked at at most.
-MOST_GROWN = 400_000
+MOST_GROWN = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class PriceLimits:
+    """What node sets cost at most, beside what they serve.
+
+    Attributes:
+        most_usd_h: What a node set costs at most.
+        waste_usd_h: float64 (C,), at least 0: what a node costs above the worth of what it serves at most.
+        most_waste_usd_h: What the nodes of a set waste together at most.
+    """
+
+    most_usd_h: float
+    waste_usd_h: Floats
+    most_waste_usd_h: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +40,13 @@ class AffordableNodes:
     Attributes:
         price_usd_h: float64 (R, C), USD/h of a node; infinite where it cannot be had.
         nodes: float64 (R, C), how many there are.
-        most_usd_h: What a node set costs at most.
+        limits: What they cost at most.
         most_parts: Ways at most to split the node sets in two, times their nodes: about 60 ns each to place them.
     """
 
     price_usd_h: Floats
     nodes: Floats
-    most_usd_h: float
+    limits: PriceLimits
     most_parts: float
 
 
@@ -98,7 +113,7 @@ def affordable_node_sets(
     """
     memory, kinds = np.asarray(memory_gib, dtype=np.float64), np.eye(len(memory_gib), dtype=np.int8)
     price = np.where(np.isfinite(offer.price_usd_h), offer.price_usd_h, 0.0)
-    nodes = np.where(np.isfinite(offer.price_usd_h), offer.nodes, 0)
+    nodes, limits = np.where(np.isfinite(offer.price_usd_h), offer.nodes, 0), offer.limits
     level, levels, parts = np.zeros((1, len(memory)), dtype=np.int8), list[npt.NDArray[np.int8]](), 0.0
     for count in range(1, max_nodes + 1):
         grown = [kinds[:1, :0]]
@@ -113,8 +128,8 @@ def affordable_node_sets(
             level = level[level @ memory < memory_cap_gib]
         had = np.zeros(len(level), dtype=bool)
         for r in range(len(price)):
-            had |= (level <= nodes[r]).all(axis=1) & (level @ price[r] <= offer.most_usd_h)
-        level = level[had]
+            had |= (level <= nodes[r]).all(axis=1) & (level @ price[r] <= limits.most_usd_h)
+        level = level[had & (level @ limits.waste_usd_h <= limits.most_waste_usd_h)]
         parts += parts_of(level)
         if parts > offer.most_parts:
             return None

@@ -22,7 +22,6 @@ from coralopt.templates.node_sets import (
     MOST_SMALLER,
     AffordableNodes,
     affordable_node_sets,
-    parts_of,
     parts_of_node_set,
 )
 from coralopt.types import Floats, Ints
@@ -89,14 +88,14 @@ class NodeSetFamily:
                     self._large[tuple(nodes.tolist())] = pipeline
         return len(self) > before
 
-    def add_affordable(self, offer: AffordableNodes) -> float | None:
-        """Add every node set that some region has and that costs no more; their parts, ``None`` if these are too many."""
-        rows = affordable_node_sets(self._memory.tolist(), *self._most, offer)
-        if rows is None:
-            return None
-        self._affordable = {tuple(row) for row in rows.tolist()}
+    def affordable(self, offer: AffordableNodes) -> npt.NDArray[np.int8] | None:
+        """int8 (M, C): every node set that some region has and that costs no more; ``None`` if these are too many."""
+        return affordable_node_sets(self._memory.tolist(), *self._most, offer)
+
+    def add_affordable(self, node_sets: npt.NDArray[np.int8]) -> None:
+        """Add node sets that are closed under taking a node away."""
+        self._affordable = {tuple(row) for row in node_sets.tolist()}
         self._sets |= self._affordable
-        return parts_of(rows)
 
     def _allows(self, nodes: Ints) -> bool:
         return bool(nodes.sum() <= 1 or (nodes.sum() <= self._most[0] and nodes @ self._memory < self._most[1]))

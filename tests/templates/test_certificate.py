@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from coralopt import load_scenario
+from coralopt.allocation import UnmetGroup
 from coralopt.errors import InfeasibleError, LibraryError
 from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 from coralopt.templates import (
     AnySizeBounds,
+    DemandBlock,
     DemandColumn,
+    DemandTerms,
     allocation_certificate,
     build_library,
     cheapest_token,
@@ -29,7 +33,7 @@ from coralopt.templates import (
 )
 from coralopt.templates import certificate_kernels as kernels
 from coralopt.templates.covers import CoverRules, cheapest_cover, several_instances
-from coralopt.templates.instance_prices import instance_prices, regional_prices
+from coralopt.templates.instance_prices import instance_prices, most_tokens_of_nodes, regional_prices
 from coralopt.testing.placement_strategies import throughput_values
 from coralopt.throughput.tables import stage_role
 
@@ -131,9 +135,9 @@ def test_no_instance_uses_more_nodes_than_its_region_has() -> None:
     for available, least in ((1, 5.8647), (2, 5.5882)):
         scarce = scenario(available, 4)
         bounds = AnySizeBounds(scarce, unlimited_tables(scarce, 4))
-        bound, prices = bounds.whole_nodes(bounds.supply.free_of_charge, 1000)
-        assert bound == pytest.approx(least, abs=1e-4)
-        for m, regions in enumerate(prices):
+        priced = bounds.whole_nodes(bounds.supply.free_of_charge, 1000)
+        assert priced.bound_usd_h == pytest.approx(least, abs=1e-4)
+        for m, regions in enumerate(priced.instances):
             for region, pipeline in cheapest_cover(regions, CoverRules()):
                 assert (pipeline.node_set <= bounds.supply.nodes[region]).all()
                 assert pipeline.tokens_s(bounds.tables[m].values) >= 0.99 * bounds.demand[m]
@@ -168,7 +172,7 @@ def test_no_plan_of_random_scarce_pools_is_cheaper(nodes, scale, seed):
     draw = np.random.default_rng(seed)
     for most in (0.0, 0.5, 5.0):
         mu = most * draw.random(bounds.supply.nodes.size) * (draw.random(bounds.supply.nodes.size) < 0.5)
-        assert bounds.whole_nodes(mu, 300)[0] <= plan.cost_usd_h * (1 + 1e-9)
+        assert bounds.whole_nodes(mu, 300).bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
 
 
 def test_impossible_demand_is_said() -> None:
@@ -206,12 +210,51 @@ def test_the_master_by_hand() -> None:
 
     others = [column(1, 2, 1.0, 10.0), column(2, 2, 1.0, 20.0)]
     cheap, dear = column(0, 0, 16.0, 1.0), column(0, 1, 4.0, 3.0)
-    objective, mu, unmet = bounds.master([*others, cheap, dear, column(3, 3, 2.0, 40.0)])
-    assert objective == pytest.approx(0.5 * 1.0 + 0.5 * 3.0 + 10.0 + 20.0 + 40.0)
+    mix = bounds.programme.solve([*others, cheap, dear, column(3, 3, 2.0, 40.0)])
+    assert mix.usd_h == pytest.approx(0.5 * 1.0 + 0.5 * 3.0 + 10.0 + 20.0 + 40.0)
     # Another node of kind 0 moves a sixteenth of the phase from the dear way to the cheap one.
-    assert mu == pytest.approx(np.array([(3.0 - 1.0) / 16.0, 0.0, 0.0, 0.0]))
-    assert unmet == pytest.approx(0.0)
-    assert bounds.master([*others, cheap, dear, column(3, 3, 80.0, 40.0)])[2] == pytest.approx(0.9)
+    assert mix.duals == pytest.approx(np.array([(3.0 - 1.0) / 16.0, 0.0, 0.0, 0.0]))
+    assert mix.short == pytest.approx(0.0)
+    assert bounds.programme.solve([*others, cheap, dear, column(3, 3, 80.0, 40.0)]).short == pytest.approx(0.9)
+
+
+def test_the_master_mixes_blocks_by_hand() -> None:
+    """A model of which some may go unmet at 100 USD/h for all: its blocks serve all with 16 nodes of 8, or none."""
+    scarce = scenario(8, 1)
+    group = UnmetGroup((0, 1), ((100.0, 1.0),))
+    needed = np.array([phase.needed_tokens_s for phase in scarce.model_phases])
+    bounds = AnySizeBounds(scarce, unlimited_tables(scarce), DemandTerms(needed, (group,)))
+    (together,) = bounds.groups_unmet
+
+    def column(phase: int, kind: int, nodes: float, usd_h: float) -> DemandColumn:
+        usage = np.zeros((1, 4))
+        usage[0, kind] = nodes
+        return DemandColumn(phase, usage, usd_h)
+
+    others = [column(2, 2, 1.0, 20.0), column(3, 3, 2.0, 40.0)]
+    whole = DemandBlock(together, Fraction(0), (column(0, 0, 16.0, 6.0), column(1, 1, 1.0, 4.0)), 0.0)
+    mix = bounds.programme.solve(others, [whole, DemandBlock(together, Fraction(1), (), 100.0)])
+    assert mix.blocks == pytest.approx(np.array([0.5, 0.5]))
+    assert mix.usd_h == pytest.approx(0.5 * 10.0 + 0.5 * 100.0 + 60.0)
+    assert mix.duals == pytest.approx(np.array([(100.0 - 10.0) / 16.0, 0.0, 0.0, 0.0]))
+    assert bounds.programme.solve(others, [whole]).short == pytest.approx(0.5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    throughput_values(max_stages=3, max_configurations=3, max_layers=5),
+    st.lists(st.sampled_from([0.0, 1.0, 2.5, 9.0, np.inf]), min_size=3, max_size=3),
+)
+def test_no_node_set_serves_more_than_its_nodes_do(values, prices):
+    """Whatever the prices at which the tokens of a node are computed."""
+    width = values.shape[2]
+    most = most_tokens_of_nodes(values, np.array(prices[:width]))
+    rows = [row for row in itertools.product(range(4), repeat=width) if 1 <= sum(row) <= 4]
+    sets = np.array(sorted(rows, key=lambda row: (sum(row), row)), dtype=np.int8)
+    sold = ~sets[:, np.isinf(prices[:width])].any(axis=1)
+    with np.errstate(invalid="ignore"):
+        limit = (sets[sold] * np.where(sets[sold] > 0, most, 0.0)).sum(axis=1)
+    assert (sweep(values, sets).throughput[sold] <= limit * (1 + 1e-9)).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -243,12 +286,12 @@ def test_covers_cost_what_the_bound_says(scarcity: float, replicas: int) -> None
     scarce = scenario(3, 2).with_limits(min_replicas=replicas)
     bounds = AnySizeBounds(scarce, unlimited_tables(scarce))
     mu = scarcity * np.random.default_rng(0).random(bounds.supply.nodes.size)
-    bound, prices = bounds.whole_nodes(mu, 300)
-    covers = bounds.covers(prices)
+    priced = bounds.whole_nodes(mu, 300)
+    covers = bounds.covers(priced)
     assert {cover.phase for cover in covers} == set(range(len(scarce.model_phases)))
     total = sum(cover.usd_h + float(mu @ cover.usage.ravel()) for cover in covers)
-    assert total - bounds.supply.worth(mu) == pytest.approx(bound, rel=1e-6)
-    again = bounds.whole_nodes(bounds.master(covers)[1], 300)[0]
+    assert total - bounds.supply.worth(mu) == pytest.approx(priced.bound_usd_h, rel=1e-6)
+    again = bounds.whole_nodes(bounds.programme.solve(covers).duals, 300).bound_usd_h
     if replicas <= 2:
         assert again <= plan_scenario(scenario(3, 4).with_limits(min_replicas=replicas)).cost_usd_h * (1 + 1e-9)
 
@@ -469,7 +512,7 @@ def test_replicas_are_counted(demand: float, replicas: int) -> None:
                 best = min(best, min((cost for cost, had in front if had >= phase.needed_tokens_s), default=math.inf))
         least += best
     bounds = AnySizeBounds(asked, unlimited_tables(asked, 3))
-    bound = bounds.whole_nodes(bounds.supply.free_of_charge, 4000)[0]
+    bound = bounds.whole_nodes(bounds.supply.free_of_charge, 4000).bound_usd_h
     assert bound <= least * (1 + 1e-9)
     assert bound > 0.9 * least
     plan = plan_scenario(scenario_from_mapping({**asked.document, "templates": "on-demand"}))

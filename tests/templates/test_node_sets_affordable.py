@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.templates import AffordableNodes, node_sets
+from coralopt.templates import AffordableNodes, PriceLimits, node_sets
 from coralopt.templates.node_sets import affordable_node_sets, parts_of
 
 
@@ -21,6 +21,7 @@ def test_affordable_node_sets_are_those_of_all(memory: list[float], most: int, c
     draw = np.random.default_rng(seed)
     price = draw.choice([0.0, 1.0, 2.5, np.inf], (2, len(memory)))
     nodes, most_usd_h = draw.integers(0, 4, price.shape).astype(float), float(draw.choice([1.0, 4.0, np.inf]))
+    waste, most_waste = draw.choice([0.0, 0.5, 3.0], len(memory)), float(draw.choice([0.0, 1.0, 5.0]))
     every = node_sets(memory, most, cap)
     kept = [
         tuple(row)
@@ -30,10 +31,12 @@ def test_affordable_node_sets_are_those_of_all(memory: list[float], most: int, c
             and sum(n * p for n, p in zip(row, at, strict=True) if n) <= most_usd_h
             for had, at in zip(nodes, price, strict=True)
         )
+        and np.array(row) @ waste <= most_waste
     ]
-    rows = affordable_node_sets(memory, most, cap, AffordableNodes(price, nodes, most_usd_h, float("inf")))
+    limits = PriceLimits(most_usd_h, waste, most_waste)
+    rows = affordable_node_sets(memory, most, cap, AffordableNodes(price, nodes, limits, float("inf")))
     assert rows is not None
     assert sorted(map(tuple, rows.tolist())) == sorted(kept)
     parts = parts_of(rows)
     if parts > 0:
-        assert affordable_node_sets(memory, most, cap, AffordableNodes(price, nodes, most_usd_h, parts - 1)) is None
+        assert affordable_node_sets(memory, most, cap, AffordableNodes(price, nodes, limits, parts - 1)) is None
