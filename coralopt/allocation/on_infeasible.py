@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -64,12 +65,17 @@ class Served:
     flows: tuple[Flow, ...] | None = None
 
 
+#: As :func:`coralopt.allocation.solve_allocation`.
+SolveAllocation = Callable[[AllocationProblem, Backend | str, SolveOptions, AllocationSearchOptions], AllocationResult]
+
+
 def solve_or_serve_less(
     problem: AllocationProblem,
     on_infeasible: OnInfeasible = "explain",
     solver: Backend | str = "highs",
     options: SolveOptions | None = None,
     search: AllocationSearchOptions = AllocationSearchOptions(),
+    solve_unmet: SolveAllocation = solve_allocation,
 ) -> Served:
     """Meet every demand at least cost; where that cannot be done, do what ``on_infeasible`` says.
 
@@ -81,6 +87,7 @@ def solve_or_serve_less(
         solver: Name of a MILP back end or a back end itself.
         options: Common options; ``time_limit`` (s) is for the whole call.
         search: How :func:`coralopt.allocation.solve_allocation` searches.
+        solve_unmet: Solves it where demand may go unmet.
 
     Raises:
         InfeasibleError: The demand cannot be met, and nothing else was asked for or helps.
@@ -93,7 +100,7 @@ def solve_or_serve_less(
     if problem.unmet_tiers:
         if on_infeasible != "explain":
             raise OptionError("tiers of unmet demand say what may go unmet at what price: leave on_infeasible out")
-        return Served(solve_allocation(problem, solver, options, search), problem)
+        return Served(solve_unmet(problem, solver, options, search), problem)
 
     def rest_of_time() -> SolveOptions:
         if options.time_limit is None:
@@ -114,7 +121,7 @@ def solve_or_serve_less(
             raise
     left = rest_of_time()
     if on_infeasible == "shortfall":
-        return Served(solve_allocation(problem, solver, left, search), problem)
+        return Served(solve_unmet(problem, solver, left, search), problem)
     # A second programme follows, which begins with what the first one found.
     most = left if left.time_limit is None else replace(left, time_limit=0.7 * left.time_limit)
     factor = largest_factor(strict, solver, most)

@@ -38,6 +38,7 @@ from coralopt.planning.operators import case_terms, operator_terms, start_penalt
 from coralopt.planning.promise.attempts import Attempts, Promised
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
+from coralopt.planning.unmet_bound import UnmetSolver
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend
 from coralopt.solving.status import gap_met
@@ -120,8 +121,9 @@ class CoralPlanner:
                     )
                     served = promised.served
                 else:
+                    solve = UnmetSolver(scenario, warm.tables_of(scenario)).solve
                     served = solve_or_serve_less(
-                        problem, request.on_infeasible, request.backend, request.solve_options, search
+                        problem, request.on_infeasible, request.backend, request.solve_options, search, solve
                     )
                     served = _fewest(request, served, deadline)
         except InfeasibleError as error:
@@ -362,9 +364,14 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     if plan.on_infeasible == "scale":
         violations += _factor_violations(plan, largest_factor(problem, scenario.solver, options))
     problem = _less(plan, problem)
-    result = solve_allocation(problem, solver=scenario.solver, options=options)
+    solve = solve_allocation if not _has_unmet(problem) else UnmetSolver(scenario, tables).solve
+    result = solve(problem, scenario.solver, options, AllocationSearchOptions())
     violations += _outside(plan, result.bound_usd_h, result.cost_usd_h)
     return (*violations, *_wider(plan, result.bound_usd_h))
+
+
+def _has_unmet(problem: AllocationProblem) -> bool:
+    return problem.unmet_price is not None or bool(problem.unmet_tiers)
 
 
 def _wider(plan: Plan, bound_usd_h: float) -> list[str]:

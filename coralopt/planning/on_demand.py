@@ -26,7 +26,7 @@ from coralopt.allocation import (
     explain,
 )
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
-from coralopt.planning.on_demand_bound import BoundSearch, DemandSteps
+from coralopt.planning.on_demand_bound import BRANCHES, RAISES, BoundSearch, DemandSteps
 from coralopt.planning.on_demand_objective import LargestShare, LeastCost, Objective, RatedAllocation
 from coralopt.planning.operators import unmet_prices
 from coralopt.planning.request import PlanRequest
@@ -48,8 +48,6 @@ from coralopt.types import Floats
 
 #: Most rounds; and the share of the gap that may be lost by rounding before demands are cut finer.
 ROUNDS, SHORT = 8, 0.2
-#: Most prices of nodes tried for the bound alone; and for boxes of shares that go unmet.
-RAISES, BRANCHES = 20, 40
 #: Share of the gap that an allocation may have to the best one of the templates made so far.
 OWN = 0.25
 #: Seconds that one search of an allocation may take while prices are still looked for, if those take no longer, and then;
@@ -218,22 +216,14 @@ class OnDemandSearch:
             return
         value = best[1].value
         self.bound.add_used(best[0], best[1].allocation)
-        for number in range(1, RAISES + 1):
-            if self._is_reached(best) or self._is_over(best, self.pricing_s):
+        if self._is_reached(best) or self._is_over(best, self.pricing_s):
+            return
+        enough = self.objective.enough(value, self.request.solve_options.rel_gap)
+        for number, priced in enumerate(self.bound.towards(value, enough), start=1):
+            self._progress("bound over node sets of any size", number, RAISES + BRANCHES)
+            self._add(priced)
+            if self._is_over(best, self.pricing_s):
                 return
-            duals = self.bound.raised(value)
-            if duals is None:
-                break
-            self._progress("bound over node sets of any size", number, RAISES)
-            self._add(self.bound.try_to_raise(duals, value))
-        for number in range(1, BRANCHES + 1):
-            if self._is_reached(best) or self._is_over(best, self.pricing_s):
-                return
-            duals = self.bound.branched(value)
-            if duals is None:
-                return
-            self._progress("shares of unmet demand", number, BRANCHES)
-            self._price(duals)
 
     def _improve(self, best: Best | None) -> Best | None:
         """The best allocation, and those over templates near the ones it uses, as long as that is cheaper."""

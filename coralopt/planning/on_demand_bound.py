@@ -9,7 +9,7 @@ from the best prices to those of the programme, a longer one after a step in vai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -28,12 +28,12 @@ from coralopt.templates import (
 from coralopt.templates.unmet_branches import BEYOND
 from coralopt.types import Floats
 
+#: Most prices tried to raise the bound, and for boxes of shares that go unmet.
+RAISES, BRANCHES = 20, 40
 #: Tries in a row that do not raise the bound by a share of the gap; how far a step goes, and how much farther after each.
 VAIN, SLOW, STEP, FARTHER = 3, 0.01, 0.6, 0.2
 #: Share of the gap that prices can still raise the bound of a box by at most when it is halved instead; so many times.
 EARLY, MOST_HALVED = 0.1, 200
-#: Prices of boxes in a row in vain.
-PATIENCE = 8
 #: A part of a mix, or of the cost, that counts as none.
 NONE = 1e-6
 
@@ -109,47 +109,60 @@ class BoundSearch:
         """Prices of the supply when the cheapest ways to serve all demands share it; ``None`` where none are known."""
         return self.bounds.programme.solve(self._columns).duals if self._columns else None
 
-    def raised(self, ceiling: float) -> Floats | None:
-        """Prices that may raise the bound; ``None`` where the last ones did not, or it is near what prices can prove.
+    def towards(self, ceiling: float, enough: float) -> Iterator[PricedNodes]:
+        """Raise the bound, price by price.
 
         Args:
             ceiling: Cost of the best allocation, USD/h.
-        """
-        enough, mix = SLOW * (ceiling - self.value), self.bounds.programme.solve(self._columns)
-        if self._vain == VAIN or (mix.short <= 0 and mix.usd_h - self.value <= enough):
-            return None
-        step = min(1.0, STEP + FARTHER * self._vain)
-        return (1 - step) * self.best_duals + step * mix.duals
+            enough: A bound that need not be raised.
 
-    def try_to_raise(self, duals: Floats, ceiling: float) -> PricedNodes:
-        """:meth:`price` at prices of :meth:`raised`."""
-        before = self.value
-        priced = self.price(duals)
-        self._count(before, ceiling)
-        return priced
+        Yields:
+            Least prices at each.
+        """
+        for _ in range(RAISES):
+            duals = None if self.value >= enough else self._raised(ceiling)
+            if duals is None:
+                break
+            before = self.value
+            yield self.price(duals)
+            self._count(before, ceiling)
+        for _ in range(BRANCHES if self._branches.prices else 0):
+            duals = self._branched(ceiling, enough)
+            if duals is None:
+                break
+            yield self.price(duals)
+
+    def _raised(self, ceiling: float) -> Floats | None:
+        """Prices that may raise the bound; ``None`` where the last ones did not, or it is near what prices can prove."""
+        near, mix = SLOW * (ceiling - self.value), self.bounds.programme.solve(self._columns)
+        if self._vain == VAIN or (mix.short <= 0 and mix.usd_h - self.value <= near):
+            return None
+        return self._step(self.best_duals, mix.duals)
+
+    def _step(self, duals: Floats, aim: Floats) -> Floats:
+        """Prices on the way to others."""
+        step = min(1.0, STEP + FARTHER * self._vain)
+        return (1 - step) * duals + step * aim
 
     def _count(self, before: float, ceiling: float) -> None:
         """Count tries in vain."""
         self._vain = 0 if self.value - before > SLOW * (ceiling - self.value) else self._vain + 1
 
-    def branched(self, ceiling: float) -> Floats | None:
-        """Branch on the shares that go unmet; prices that the box of the least bound lacks, ``None`` where that is no help.
-
-        Args:
-            ceiling: Cost of the best allocation, USD/h.
-        """
+    def _branched(self, ceiling: float, enough: float) -> Floats | None:
+        """Branch on the shares that go unmet: prices that the box of the least bound lacks, ``None`` where none help."""
         before = self.value
-        for _ in range(MOST_HALVED if self._branches.prices else 0):
-            box = self._box = self._branches.least(ceiling)
+        for _ in range(MOST_HALVED):
+            box = self._box = self._branches.least(enough)
             self.value = max(self.value, box.bound_usd_h)
-            if self.value >= ceiling - NONE * abs(ceiling):
+            if self.value >= enough - NONE * abs(enough):
                 break
             groups, inside = self.bounds.groups_unmet, self._blocks_of(box)
             mix = self.bounds.programme.solve(self._columns, inside)
-            if mix.short > 0 or mix.usd_h - box.bound_usd_h > EARLY * (ceiling - box.bound_usd_h):
-                self._count(before, ceiling)
-                return None if self._vain > PATIENCE else (1 - STEP) * self._duals[box.best] + STEP * mix.duals
-            mixed = _most_mixed(inside, mix.blocks)
+            self._count(before, ceiling)
+            promising = mix.short > 0 or mix.usd_h - box.bound_usd_h > EARLY * (ceiling - box.bound_usd_h)
+            if promising and self._vain <= VAIN:
+                return self._step(self._duals[box.best], mix.duals)
+            mixed, self._vain = _most_mixed(inside, mix.blocks), 0
             if mixed is None:
                 break
             self._branches.halve(box, groups.index(mixed[0]), mixed[1])

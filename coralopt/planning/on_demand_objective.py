@@ -85,6 +85,9 @@ class Objective(Protocol):
     def gap(self, value: float, bound: float) -> float:
         """The relative gap between a value and a bound on it."""
 
+    def enough(self, value: float, gap: float) -> float:
+        """The bound that leaves a value such a gap."""
+
 
 class LeastCost:
     """USD/h; some demand may go unmet at a price that counts."""
@@ -105,6 +108,10 @@ class LeastCost:
     def gap(self, value: float, bound: float) -> float:
         """(cost - bound) / cost."""
         return relative_gap(value, bound)
+
+    def enough(self, value: float, gap: float) -> float:
+        """As :meth:`gap` has it."""
+        return value * (1 - gap)
 
 
 class LargestShare:
@@ -128,3 +135,7 @@ class LargestShare:
     def gap(self, value: float, bound: float) -> float:
         """(bound - factor) / bound, as of :class:`coralopt.allocation.LargestFactor`."""
         return max(0.0, value - bound) / (1.0 - bound) if bound < 1.0 else 0.0
+
+    def enough(self, value: float, gap: float) -> float:
+        """As :meth:`gap` has it."""
+        return (value - gap) / (1 - gap) if gap < 1 else 0.0
