@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from coralopt.allocation import (
     explain,
 )
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
+from coralopt.machine import cores
 from coralopt.planning.on_demand_bound import BRANCHES, RAISES, BoundSearch, DemandSteps
 from coralopt.planning.on_demand_objective import LargestShare, LeastCost, Objective, RatedAllocation
 from coralopt.planning.operators import unmet_prices
@@ -35,8 +37,10 @@ from coralopt.templates import (
     AffordableInstances,
     AffordableNodes,
     AnySizeBounds,
+    InstancePrices,
     NodeSetFamily,
     PricedNodes,
+    PricedPipeline,
     TemplateLibrary,
     build_library,
     library_digest,
@@ -200,10 +204,14 @@ class OnDemandSearch:
 
     def _add(self, priced: PricedNodes) -> bool:
         """Add the node sets that are worth their prices; whether any is new."""
-        fresh = [
-            family.add_pipelines(pipeline for price in several for pipeline in price.pipelines())
-            for family, several in zip(self.families, priced.instances, strict=True)
-        ]
+
+        def pipelines(several: list[InstancePrices]) -> list[PricedPipeline]:
+            return [pipeline for price in several for pipeline in price.pipelines()]
+
+        with ThreadPoolExecutor(cores()) as threads:
+            # Compiled code lets other threads run; results do not depend on them.
+            worth = threads.map(pipelines, priced.instances)
+            fresh = [family.add_pipelines(some) for family, some in zip(self.families, worth, strict=True)]
         return any(fresh)
 
     def _progress(self, stage: str, number: int, most: int) -> None:

@@ -23,6 +23,7 @@ from coralopt.templates.cheapest_token import CheapestToken, cheapest_token, pha
 from coralopt.templates.check import LibraryCheck, check_library, library_scenario
 from coralopt.templates.classes import class_rates
 from coralopt.templates.demand_columns import DemandBlock, DemandColumn
+from coralopt.templates.instance_prices import InstancePrices, PricedPipeline
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import AffordableNodes, PriceLimits, node_sets, node_sets_for, parts_of
@@ -44,6 +45,7 @@ __all__ = [
     "DemandBlock",
     "DemandColumn",
     "DemandTerms",
+    "InstancePrices",
     "LibraryAhead",
     "LibraryCheck",
     "NodeSetFamily",
@@ -52,6 +54,7 @@ __all__ = [
     "PhaseTemplates",
     "PriceLimits",
     "PricedNodes",
+    "PricedPipeline",
     "RankedTemplate",
     "ShareBox",
     "ShareBranches",

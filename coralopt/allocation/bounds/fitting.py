@@ -15,6 +15,7 @@ never made. A search that ends early leaves the weight up to which it looked: st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -50,10 +51,12 @@ class Effort:
     Attributes:
         most: Partial coverings, or parts of a region, that are made at most.
         grid: Steps of a demand on which parts of regions are put together.
+        until: Time, s as of :func:`time.perf_counter`, from when on no parts are looked for further above.
     """
 
     most: int
     grid: int
+    until: float = math.inf
 
 
 #: For the bound itself, and at the prices that are tried.
@@ -196,7 +199,9 @@ class FittingSearch:
         if self.parts is None:
             return self._searched(phase, near, over, look.reach)
         floor = float(near.whole[phase])
-        within = PartRange(near.least[phase][0], floor, look.ceiling, self.effort.grid, self.effort.most)
+        within = PartRange(
+            near.least[phase][0], floor, look.ceiling, self.effort.grid, self.effort.most, self.effort.until
+        )
         known = self.parts.lightest(phase, prices, within)
         least = max(floor, known.weight)
         if np.isinf(least) or (known.members and self._within_sides(known.members[0])):
@@ -285,9 +290,10 @@ class FittingPricing(PricingProblem):
         chosen: Ints,
         limits: Sequence[NodeLimit] = (),
         good: dict[int, Floats] | None = None,
+        until: float = math.inf,
     ) -> None:
         super().__init__(problem, columns, chosen, limits)
-        self.search = FittingSearch(problem, columns, chosen, limits, PRICED, good)
+        self.search = FittingSearch(problem, columns, chosen, limits, replace(PRICED, until=until), good)
         #: Phase -> how far above the covering knapsack's weight the last search had to look, USD/h.
         self.reach: dict[int, float] = {}
         #: Phases of which no covering that fits is known.

@@ -25,6 +25,8 @@ product, cannot.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -80,6 +82,7 @@ class PartRange:
         ceiling: USD/h, of a covering that is known to fit; may be infinite.
         grid: Steps of the demand on which amounts are rounded up where there are many.
         most: Parts that are made at most, of a region.
+        until: Time, s as of :func:`time.perf_counter`, from when on they are not looked for further.
     """
 
     least: Floats
@@ -87,6 +90,7 @@ class PartRange:
     ceiling: float
     grid: int
     most: int
+    until: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +189,8 @@ class RegionParts:
         known, largest, same = max(within.floor, cover.floor), 0, 0
         reach = FIRST * (1 + known)
         while True:
+            if time.perf_counter() >= within.until:
+                return LightestCoverings(known, ())
             limit = min(known + reach, ceiling)
             fronts, all_of_them = fronts_within(items, rows, prices.cuts, task, limit + cover.worth)
             if not all_of_them:

@@ -196,7 +196,7 @@ class _Tree:
         small, columns = search.within_cuts, search.columns
         pricing: PricingProblem
         if knows_fitting(small):
-            pricing = FittingPricing(small, columns, node.alive, node.limits)
+            pricing = FittingPricing(small, columns, node.alive, node.limits, until=self.deadline)
             state = pricing.started(node.state)
         else:
             pricing, state = PricingProblem(small, columns, node.alive, node.limits), node.state

@@ -171,7 +171,7 @@ def _fitting(search: SearchContext, highest: Highest, state: MasterState) -> Hig
         # At these prices columns that looked dear are needed, too.
         highest = replace(highest, chosen=np.arange(len(columns)))
     for _ in range(FITS):
-        pricing = FittingPricing(problem, columns, highest.chosen, good=search.own_prices)
+        pricing = FittingPricing(problem, columns, highest.chosen, good=search.own_prices, until=deadline)
         state = pricing.started(state)
         if set(pricing.reach) <= pricing.hard and not search.cuts:
             # No phase needs more than there is of anything, or it cannot be told what those that do weigh.
@@ -181,7 +181,7 @@ def _fitting(search: SearchContext, highest: Highest, state: MasterState) -> Hig
         state = master.state
         plain = lagrangian_bound(problem, columns, state.capacity_prices, side_prices=state.side_prices)
         begun = time.perf_counter()
-        lagrangian = with_fitting(problem, columns, plain, state, PRICED, search.own_prices)
+        lagrangian = with_fitting(problem, columns, plain, state, replace(PRICED, until=deadline), search.own_prices)
         took = time.perf_counter() - begun
         near = np.flatnonzero(lagrangian.column_bounds <= lagrangian.bound * (1 + search.limits.near_bound))
         near = near[np.argsort(lagrangian.column_bounds[near], kind="stable")[: search.limits.near_columns]]
