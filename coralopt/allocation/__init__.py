@@ -13,6 +13,7 @@ from coralopt.allocation.on_infeasible import (
     check_on_infeasible,
     check_shortfall,
     solve_or_serve_less,
+    was_interrupted,
 )
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
@@ -73,4 +74,5 @@ __all__ = [
     "taken",
     "time_shares",
     "unmet_demand",
+    "was_interrupted",
 ]

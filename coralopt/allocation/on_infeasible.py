@@ -69,6 +69,11 @@ class Served:
 SolveAllocation = Callable[[AllocationProblem, Backend | str, SolveOptions, AllocationSearchOptions], AllocationResult]
 
 
+def was_interrupted(error: NoSolutionError) -> bool:
+    """Whether Ctrl-C ended a search before any allocation was known."""
+    return getattr(getattr(error.result, "termination", None), "limit", None) is Limit.INTERRUPTED
+
+
 def solve_or_serve_less(
     problem: AllocationProblem,
     on_infeasible: OnInfeasible = "explain",
@@ -116,8 +121,7 @@ def solve_or_serve_less(
             raise
     except NoSolutionError as error:
         # Perhaps it can be met, but that was not found in time; less can be asked for all the same.
-        stopped = getattr(getattr(error.result, "termination", None), "limit", None) is Limit.INTERRUPTED
-        if explained or stopped:
+        if explained or was_interrupted(error):
             raise
     left = rest_of_time()
     if on_infeasible == "shortfall":

@@ -126,6 +126,7 @@ class BoundSearch:
             before = self.value
             yield self.price(duals)
             self._count(before, ceiling)
+        self._vain = 0
         for _ in range(BRANCHES if self._branches.prices else 0):
             duals = self._branched(ceiling, enough)
             if duals is None:

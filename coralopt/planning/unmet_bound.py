@@ -17,6 +17,7 @@ from coralopt.allocation import (
     AllocationResult,
     AllocationSearchOptions,
     solve_allocation,
+    was_interrupted,
 )
 from coralopt.errors import LibraryError, NoSolutionError
 from coralopt.planning.on_demand_bound import BoundSearch, DemandSteps
@@ -55,14 +56,19 @@ class UnmetSolver:
         deadline = math.inf if options.time_limit is None else time.perf_counter() + options.time_limit
         try:
             first = solve_allocation(problem, solver, _within(options, QUICK_S, deadline), search)
-        except NoSolutionError:
+        except NoSolutionError as error:
+            if was_interrupted(error) or time.perf_counter() >= deadline:
+                raise
             return solve_allocation(problem, solver, _within(options, math.inf, deadline), search)
         if first.gap <= options.rel_gap or first.interrupted:
             return first
         left_s = deadline - time.perf_counter()
         if left_s <= 0:
             return first
-        bound = self.bound(problem, first, options.rel_gap, time.perf_counter() + min(MOST_S, SHARE * left_s))
+        try:
+            bound = self.bound(problem, first, options.rel_gap, time.perf_counter() + min(MOST_S, SHARE * left_s))
+        except KeyboardInterrupt:
+            return replace(first, interrupted=True)
         better = _with_bound(first, bound)
         if better.gap <= options.rel_gap:
             return better

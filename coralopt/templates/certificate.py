@@ -190,7 +190,11 @@ class AnySizeBounds:
                 pending = finer
         every = [self.least_prices(m, prices[m], duals, self.rules[m]) for m in range(len(prices))]
         bound = self.lagrangian(duals, [self.least_of(together, every) for together in self.together])
-        return PricedNodes(duals, max(bound, self._short_of_supply(duals, every)), prices, every)
+        priced = PricedNodes(duals, bound, prices, every)
+        if self.supply.is_charged:
+            return priced
+        # What is worth more than the supply cannot be had, whatever the scale of the duals.
+        return replace(priced, bound_usd_h=max(bound, self.shares(priced).least_usd_h))
 
     def _fitting_prices(self, m: int, duals: Floats, steps: int) -> list[InstancePrices]:
         """Prices of instances of a phase; those of its cheapest cover use no more nodes than their region has.
@@ -257,14 +261,13 @@ class AnySizeBounds:
 
     def shares(self, priced: PricedNodes) -> SharePrices:
         """The bound as a function of the shares that models leave unmet."""
-        rest, groups, prices = 0.0, [], []
-        for g, (models, unmet) in enumerate(self.together):
+        rest, prices = 0.0, []
+        for models, unmet in self.together:
             if unmet is None:
                 rest += self.least_of((models, None), priced.every)
                 continue
             served = self._served_prices(models, priced.every)
             cost = unmet.cost(1.0 - np.arange(len(served)) / (len(served) - 1))
-            groups.append(g)
             prices.append((served, cost))
         worth = self.supply.worth(priced.duals)
         if self.supply.is_charged:
@@ -303,16 +306,6 @@ class AnySizeBounds:
             return sum(float(every[p][-1]) for ways in several for p in ways[0])
         served = self._served_prices(models, every)
         return float(served[-1]) if unmet is None else least_with_unmet(served, unmet)
-
-    def _short_of_supply(self, duals: Floats, every: Sequence[Floats]) -> float:
-        """Where nodes cost nothing: the cost of all that is worth more than the supply, whatever the scale of the duals."""
-        bound = 0.0
-        for models, unmet in self.together if not self.supply.is_charged else ():
-            if unmet is not None:
-                served = self._served_prices(models, every)
-                most = np.flatnonzero(served <= self.worth_left(duals, every)).max(initial=0)
-                bound = max(bound, float(unmet.cost(1.0 - np.array([most / (len(served) - 1)]))[0]))
-        return bound
 
     def worth_left(self, duals: Floats, every: Sequence[Floats]) -> float:
         """What the supply is worth at most to models of which some may go unmet."""

@@ -44,6 +44,11 @@ class SharePrices:
     rest_usd_h: float
     usd_h: tuple[Floats, ...]
 
+    @property
+    def least_usd_h(self) -> float:
+        """The bound, of any shares."""
+        return (self.rest_usd_h + sum(float(usd_h.min()) for usd_h in self.usd_h)) * (1 - SAFE)
+
     def least(self, group: int, low: Fraction, high: Fraction) -> tuple[float, Fraction]:
         """The least cost of a group that leaves a share from ``low`` to below ``high``, and the share."""
         usd_h = self.usd_h[group]
