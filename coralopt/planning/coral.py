@@ -364,14 +364,10 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     if plan.on_infeasible == "scale":
         violations += _factor_violations(plan, largest_factor(problem, scenario.solver, options))
     problem = _less(plan, problem)
-    solve = solve_allocation if not _has_unmet(problem) else UnmetSolver(scenario, tables).solve
+    solve = UnmetSolver(scenario, tables).solve if problem.unmet_groups() else solve_allocation
     result = solve(problem, scenario.solver, options, AllocationSearchOptions())
     violations += _outside(plan, result.bound_usd_h, result.cost_usd_h)
     return (*violations, *_wider(plan, result.bound_usd_h))
-
-
-def _has_unmet(problem: AllocationProblem) -> bool:
-    return problem.unmet_price is not None or bool(problem.unmet_tiers)
 
 
 def _wider(plan: Plan, bound_usd_h: float) -> list[str]:

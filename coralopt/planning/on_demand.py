@@ -50,8 +50,8 @@ from coralopt.templates import (
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
-#: Most rounds; and the share of the gap that may be lost by rounding before demands are cut finer.
-ROUNDS, SHORT = 8, 0.2
+#: Most rounds.
+ROUNDS = 8
 #: Share of the gap that an allocation may have to the best one of the templates made so far.
 OWN = 0.25
 #: Seconds that one search of an allocation may take while prices are still looked for, if those take no longer, and then;
@@ -106,8 +106,7 @@ class OnDemandSearch:
         ]
         self.begin: Best | None = None
         self.bounds = AnySizeBounds(scenario, tables, objective.terms(problem_of(self._place())))
-        short = SHORT * request.solve_options.rel_gap
-        self.bound = BoundSearch(self.bounds, DemandSteps(objective.grid, objective.most_steps, short))
+        self.bound = BoundSearch(self.bounds, DemandSteps.of(objective, request.solve_options.rel_gap))
         self.state = search.state
         limit = request.solve_options.time_limit
         self.deadline = math.inf if limit is None else time.perf_counter() + limit

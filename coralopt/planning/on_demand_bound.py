@@ -16,6 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from coralopt.allocation import Allocation
+from coralopt.planning.on_demand_objective import Objective
 from coralopt.templates import (
     AnySizeBounds,
     DemandBlock,
@@ -34,6 +35,8 @@ RAISES, BRANCHES = 20, 40
 VAIN, SLOW, STEP, FARTHER = 3, 0.01, 0.6, 0.2
 #: Share of the gap that prices can still raise the bound of a box by at most when it is halved instead; so many times.
 EARLY, MOST_HALVED = 0.1, 200
+#: Share of the gap asked for that may be lost by rounding before demands are cut finer.
+SHORT = 0.2
 #: A part of a mix, or of the cost, that counts as none.
 NONE = 1e-6
 
@@ -51,6 +54,11 @@ class DemandSteps:
     grid: int
     most: int
     short: float
+
+    @staticmethod
+    def of(objective: Objective, rel_gap: float) -> DemandSteps:
+        """Those of an objective; rounding loses a share of the gap that is asked for at most."""
+        return DemandSteps(objective.grid, objective.most_steps, SHORT * rel_gap)
 
 
 class BoundSearch:
@@ -203,4 +211,4 @@ def _most_mixed(blocks: Sequence[DemandBlock], parts: Floats) -> tuple[int, Frac
         mean = float(share @ part / part.sum())
         spreads.append((float(np.abs(share - mean) @ part), group, mean))
     spread, group, mean = max(spreads, default=(0.0, 0, 0.0))
-    return (group, Fraction(mean).limit_denominator(10**6)) if spread > NONE else None
+    return (group, Fraction(mean)) if spread > NONE else None

@@ -29,8 +29,6 @@ from coralopt.throughput import ThroughputTables
 
 #: Seconds of a search before shares are branched on; share of the time left that this may take, and seconds at most.
 QUICK_S, SHARE, MOST_S = 5.0, 0.5, 60.0
-#: Share of the gap asked for that rounding to steps may lose.
-SHORT = 0.2
 
 
 @dataclass(frozen=True)
@@ -82,11 +80,12 @@ class UnmetSolver:
             bounds = AnySizeBounds(self.scenario, self.tables, objective.terms(problem))
         except LibraryError:
             return 0.0
-        steps = DemandSteps(objective.grid, objective.most_steps, SHORT * rel_gap)
-        search, ceiling = BoundSearch(bounds, steps), known.cost_usd_h
+        search, ceiling = BoundSearch(bounds, DemandSteps.of(objective, rel_gap)), known.cost_usd_h
         search.price(bounds.supply.free_of_charge)
-        search.price(bounds.column_generation(1e-3)[0])
-        for _ in search.towards(ceiling, ceiling * (1 - rel_gap)):
+        duals = bounds.column_generation(1e-3)[0]
+        if duals.any():
+            search.price(duals)
+        for _ in search.towards(ceiling, objective.enough(ceiling, rel_gap)):
             if time.perf_counter() >= deadline:
                 break
         return search.value

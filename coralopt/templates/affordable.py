@@ -39,6 +39,7 @@ class AffordableInstances:
         self._bounds, self._priced, self._ceiling = bounds, priced, ceiling
         self._least = [bounds.least_of(together, priced.every) for together in bounds.together]
         self._slack = ceiling - bounds.lagrangian(priced.duals, self._least)
+        self._worth = bounds.worth_left(priced.duals, priced.every)
 
     def limits(self) -> list[PriceLimits]:
         """By model phase: no instance beyond these limits is in such an allocation."""
@@ -49,22 +50,25 @@ class AffordableInstances:
             for p in several:
                 if not math.isfinite(self._ceiling) or len(ways) > len(models):
                     limits[p] = self._price_limit(self._slack + least_usd_h)
-                elif self._priced.instances[p] and unmet is None:
-                    limits[p] = self._limits(p, self._slack + self._beside_others(p))
-                elif self._priced.instances[p] and unmet is not None:
-                    limits[p] = self._limits(p, self._beside_unmet(p, several, unmet, least_usd_h))
+                elif self._priced.instances[p]:
+                    if unmet is None:
+                        allowed = self._beside_others(p)
+                    else:
+                        allowed = self._beside_unmet(p, several, unmet, least_usd_h)
+                    limits[p] = self._limits(p, allowed)
         return limits
 
     def _price_limit(self, usd_h: float) -> PriceLimits:
         return PriceLimits(usd_h * (1 + SAFE), np.zeros(self._bounds.supply.nodes.shape[1]), 0.0)
 
     def _beside_others(self, p: int) -> Floats:
-        """float64 (G + 1,): what an instance of t steps saves at most."""
+        """float64 (G + 1,): what an instance of t steps costs at most, where all demand is served."""
         full, rules = self._priced.every[p], self._bounds.rules[p]
         grid = len(full) - 1
         # Whichever instance is lost, or region, the others serve a share.
         beside = math.ceil(max(rules.spared, rules.surviving) * grid * (1 - SAFE))
-        return np.asarray(float(full[-1]) - self._others(p)[np.maximum(grid - np.arange(grid + 1), beside)])
+        others = self._others(p)[np.maximum(grid - np.arange(grid + 1), beside)]
+        return np.asarray(self._slack + float(full[-1]) - others)
 
     def _beside_unmet(self, p: int, several: Collection[int], unmet: UnmetShares, least_usd_h: float) -> Floats:
         """float64 (G + 1,): what an instance of t steps costs at most, where some of its model's demand may go unmet."""
@@ -74,9 +78,8 @@ class AffordableInstances:
         left = sum((full[q] for q in several if q != p), np.zeros(grid + 1))
         allowed = self._slack + least_usd_h - least_beside(others, left + cost)
         if not self._bounds.supply.is_charged:
-            worth = self._bounds.worth_left(self._priced.duals, full)
             needed = np.where(cost < self._ceiling, left, math.inf)
-            allowed = np.minimum(allowed, worth - least_beside(others, needed))
+            allowed = np.minimum(allowed, self._worth - least_beside(others, needed))
         return np.asarray(allowed)
 
     def _others(self, p: int) -> Floats:

@@ -57,7 +57,7 @@ class SharePrices:
         fewest = max(0, math.floor((1 - high) * grid) + 1)
         most = min(grid, math.ceil((1 - low) * grid))
         t = fewest + int(usd_h[fewest : most + 1].argmin())
-        return float(usd_h[t]), Fraction(grid - t, grid)
+        return float(usd_h[t]), max(low, Fraction(grid - t, grid))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class ShareBranches:
                 continue
             # Between two whole numbers of steps, so that neither half has both shares.
             grid = max(len(prices.usd_h[group]) for prices in self.prices) - 1
-            middle = 1 - Fraction(math.floor((1 - (least + most) / 2) * grid), grid)
+            middle = min(most, 1 - Fraction(math.floor((1 - (least + most) / 2) * grid), grid))
             halves = (
                 self._box(box.low, _with(box.high, group, middle), box, group),
                 self._box(_with(box.low, group, middle), box.high, box, group),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -33,6 +34,27 @@ def test_the_bound_is_that_of_the_best_shares(groups: int, prices: int, grid: in
     assert box.bound_usd_h == pytest.approx(best, rel=1e-6)
     # What is enough is not halved further; what was halved stays so.
     assert ShareBranches.least(branches, 0.0).bound_usd_h <= best * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 7), min_size=2, max_size=4), st.integers(0, 2**16))
+def test_prices_may_cut_demands_into_other_steps(grids: list[int], seed: int) -> None:
+    """Shares between two steps serve the larger one: no bound is above the cost of any share."""
+    draw = np.random.default_rng(seed)
+    branches = ShareBranches(2)
+    branches.prices += [
+        SharePrices(30.0, tuple(draw.integers(0, 12, grid + 1) * 1.0 for _ in range(2))) for grid in grids
+    ]
+    fine = [Fraction(t, 2 * math.lcm(*grids)) for t in range(2 * math.lcm(*grids) + 1)]
+    steps = [np.array([math.ceil((1 - share) * grid) for share in fine]) for grid in grids]
+    cost = np.max(
+        [
+            item.rest_usd_h + item.usd_h[0][at][:, None] + item.usd_h[1][at][None]
+            for item, at in zip(branches.prices, steps, strict=True)
+        ],
+        axis=0,
+    )
+    assert branches.least(np.inf).bound_usd_h <= cost.min() * (1 + 1e-9)
 
 
 def test_a_box_that_is_halved_by_hand() -> None:
