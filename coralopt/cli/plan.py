@@ -143,8 +143,9 @@ def _plan_by(
         if options.play:
             started = time.perf_counter()
             expected = expected_shares(plan)
-            alternative = cheapest_that_holds(replace(request, progress=progress), outcome, expected)
             seconds["simulation"] = time.perf_counter() - started
+            alternative = cheapest_that_holds(replace(request, progress=progress), outcome, expected)
+            seconds["alternative"] = time.perf_counter() - started - seconds["simulation"]
         if options.one_gpu is not False:
             quick = not asks_for_shares(plan.resolved) and plan.resolved.sharing.models == 1
             limit = max(LEAST_S, PART * sum(seconds.values()))
