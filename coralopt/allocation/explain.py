@@ -16,14 +16,22 @@ its linear relaxation, whose optimum still bounds the sum of the shares from bel
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import SHORTFALL, Relaxation, least_shortfall, reduced_costs
+from coralopt.allocation.bounds.relaxation import (
+    SHORTFALL,
+    Relaxation,
+    least_shortfall,
+    reduced_costs,
+    solve_relaxation,
+)
 from coralopt.allocation.check import unmet_demand
 from coralopt.allocation.model.assembler import assemble
 from coralopt.allocation.model.columns import Columns
@@ -36,6 +44,8 @@ from coralopt.types import Floats, Ints
 
 #: Most columns of the elastic problem.
 MOST_COLUMNS = 3_000
+#: A bound of a side constraint beyond any pool.
+AMPLE = 1e9
 #: Seconds for the elastic problem where the caller set no limit.
 SECONDS = 30.0
 
@@ -43,6 +53,11 @@ SECONDS = 30.0
 def _told(tokens_s: float) -> str:
     """A rate in words: to a tenth, and what is less than one to two digits."""
     return f"{tokens_s:,.1f}" if tokens_s >= 1 else f"{tokens_s:.2g}"
+
+
+def _rounded_up(bound: float) -> str:
+    """A bound in words that is no smaller than it."""
+    return f"{bound:,.0f}" if bound == int(bound) else f"{math.ceil(bound * 10_000) / 10_000:,.4f}"
 
 
 @dataclass(frozen=True)
@@ -126,6 +141,8 @@ class Explanation:
         irreducible: Whether no one of ``conflict`` is there for nothing, proven.
         enough: Those of ``conflict`` without which, and with all other side constraints, everything can be met, proven.
         decided: Whether that is known of each of them; time may end before.
+        eased: Name -> a bound with which everything can be met beside all others, for those of ``enough`` of which one is
+            known: within 0.01 % of the least such bound, unless time ended before or there were many columns.
         broken: Where nothing is missing: what the nearest allocation breaks in exact figures, by less than any solver sees.
     """
 
@@ -138,6 +155,7 @@ class Explanation:
     enough: tuple[str, ...] = ()
     decided: bool = True
     broken: tuple[str, ...] = ()
+    eased: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if not self.shortfalls and not self.missed:
@@ -147,9 +165,12 @@ class Explanation:
         lines = ["the pool cannot meet every demand:", *(f"  - {item}" for item in items)]
         if self.conflict:
             if self.enough:
+                names = (
+                    f"{name} ({_rounded_up(self.eased[name])} is enough)" if name in self.eased else name
+                    for name in self.enough
+                )
                 lines.append(
-                    "demand and nodes would do without these options together; ease any one of: "
-                    f"{', '.join(self.enough)}"
+                    f"demand and nodes would do without these options together; ease any one of: {', '.join(names)}"
                 )
             else:
                 which = "at least one of these has" if self.irreducible else "some of these have"
@@ -237,6 +258,12 @@ def _explained(problem: AllocationProblem, backend: Backend, options: SolveOptio
     alone = missed[0].name if len(missed) == 1 and not shortfalls else None
     likely = tuple(item.name for item in tight)
     found = _conflict(problem, alone, likely, lp_solver, backend, options, deadline) if seen else _Conflict()
+    eased = {}
+    for item in problem.side_constraints:
+        if item.name in found.enough and time.perf_counter() < deadline:
+            bound = _least_bound(problem, item, lp_solver, backend, options, deadline)
+            if bound is not None:
+                eased[item.name] = bound
     broken = () if shortfalls or missed else small.check(planned).sentences[:3]
     return Explanation(
         tuple(shortfalls),
@@ -248,6 +275,7 @@ def _explained(problem: AllocationProblem, backend: Backend, options: SolveOptio
         found.enough,
         found.decided,
         broken,
+        eased,
     )
 
 
@@ -357,6 +385,48 @@ def _conflict(
     names = tuple(item.name for item in kept)
     enough = tuple(name for name in names if answers.get(name))
     return _Conflict(names, proven, enough, all(answers.get(name) is not None for name in names))
+
+
+def _least_bound(
+    problem: AllocationProblem,
+    item: SideConstraint,
+    lp_solver: Backend,
+    backend: Backend,
+    options: SolveOptions,
+    deadline: float,
+) -> float | None:
+    """The least bound of a side constraint that asks for "most" with which everything else can be met, nearly.
+
+    Minimises what the constraint measures over the columns of least reduced cost of the linear relaxation of that.
+
+    Returns:
+        ``None`` where none is known, and for measures that are no sum over instances.
+    """
+    if item.sense == "least" or item.is_ban or item.measure == "new_nodes" or (item.is_rent and problem.supply):
+        return None
+    # The row stays, so that reductions keep what it counts.
+    rows = tuple(replace(row, bound=AMPLE) if row is item else row for row in problem.side_constraints)
+    eased = replace(problem, side_constraints=rows).unstarted()
+    reduced = reduce_problem(eased)
+    small = reduced.problem
+    columns = Columns.of(small).without_cost()
+    columns = replace(columns, cost=item.coefficients(small, columns.template, columns.region))
+    relaxation = solve_relaxation(small, columns, lp_solver)
+    if time.perf_counter() > deadline or (relaxation.shortfall > SHORTFALL).any():
+        return None
+    prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices, relaxation.side_prices)
+    order = np.argsort(np.round(prices, 9), kind="stable")
+    chosen = np.union1d(order[:MOST_COLUMNS], np.flatnonzero(relaxation.x > 1e-9))
+    limit = max(1.0, deadline - time.perf_counter())
+    nearly = SolveOptions(rel_gap=1e-4, time_limit=limit, threads=options.threads, seed=options.seed)
+    result = heeded(solve_matrix(assemble(small, columns, chosen), backend, nearly))
+    if result.x is None:
+        return None
+    counts = np.rint(result.x[: len(chosen)]).astype(np.int64)
+    planned = reduced.restore(columns.allocation(counts, chosen))
+    if not eased.check(planned).feasible:
+        return None
+    return item.total(problem, planned.template, planned.region, planned.count)
 
 
 def _used_up(problem: AllocationProblem, template: Ints, region: Ints, planned: Allocation) -> list[SideConstraint]:

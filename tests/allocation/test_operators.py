@@ -480,6 +480,13 @@ def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
         others = tuple(row for row in strict.side_constraints if row.name != name)
         enough = best_operated_by_enumeration(replace(strict, side_constraints=others)) is not None
         assert enough == (name in found.enough)
+        known = found.eased.get(name)
+        if known is None:
+            continue
+        for bound, possible in ((known, True), (known * (1 - 1e-3) if known % 1 else known - 1, False)):
+            eased = tuple(replace(row, bound=bound) if row.name == name else row for row in strict.side_constraints)
+            best = best_operated_by_enumeration(replace(strict, side_constraints=eased))
+            assert (best is not None) == possible
     assert found.decided
     if free:
         named = tuple(rows[name] for name in found.conflict)
