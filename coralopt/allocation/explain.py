@@ -143,6 +143,7 @@ class Explanation:
         decided: Whether that is known of each of them; time may end before.
         eased: Name -> a bound with which everything can be met beside all others, for those of ``enough`` of which one is
             known: within 0.01 % of the least such bound, unless time ended before or there were many columns.
+        needed: Name -> proven: with a smaller bound than that not everything can be met.
         broken: Where nothing is missing: what the nearest allocation breaks in exact figures, by less than any solver sees.
     """
 
@@ -156,8 +157,20 @@ class Explanation:
     decided: bool = True
     broken: tuple[str, ...] = ()
     eased: Mapping[str, float] = field(default_factory=dict)
+    needed: Mapping[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of_limit(name: str, enough: float, needed: float) -> Explanation:
+        """Where one limit alone is in the way: a bound that is enough, and one below which none is."""
+        return Explanation((), 0.0, 0.0, conflict=(name,), enough=(name,), eased={name: enough}, needed={name: needed})
 
     def __str__(self) -> str:
+        if self.needed:
+            return "\n".join(
+                f"every demand can be met, but not within {name}: {_rounded_up(self.eased[name])} is enough, less than "
+                f"{math.floor(needed * 10_000) / 10_000:,.4f} is not"
+                for name, needed in self.needed.items()
+            )
         if not self.shortfalls and not self.missed:
             broken = f": {'; '.join(self.broken)}" if self.broken else ""
             return f"the pool can meet every demand, if only within rounding{broken}"

@@ -42,8 +42,9 @@ from coralopt.allocation.model.columns import Columns, joined
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.search.part import TOLERANCE, eased_limits
+from coralopt.allocation.search.rent_limit import rent_limit
 from coralopt.allocation.side_constraints import SidePrices
-from coralopt.allocation.within_budget import Bracket, budget_of, narrow
+from coralopt.allocation.within_budget import Bracket, narrow
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import (
     Backend,
@@ -199,7 +200,7 @@ def largest_factor(
         counts = knapsacks.covering(fits - less) if less < fits else None
         if counts is not None and keep(columns.allocation(counts)):
             break
-    budget = budget_of(small)
+    budget = rent_limit(small)
     if budget is not None:
         bracket = Bracket(float(max(factor, Fraction(0))), bound)
         narrow(small, budget, bracket, served_by, backend, options, deadline)

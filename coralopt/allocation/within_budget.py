@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from coralopt.allocation.bounds.relaxation import SHORTFALL
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.options import AllocationSearchOptions
+from coralopt.allocation.search.rent_limit import rent_only
 from coralopt.allocation.search.solve import solve_allocation
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.errors import InfeasibleError, NoSolutionError
@@ -42,12 +43,6 @@ class Bracket:
     bound: float
 
 
-def budget_of(problem: AllocationProblem) -> SideConstraint | None:
-    """The tightest limit on the rent of everything, or ``None``."""
-    rows = [row for row in problem.side_constraints if row.is_rent and row.regions is None]
-    return min(rows, key=lambda row: row.bound, default=None)
-
-
 def narrow(
     problem: AllocationProblem,
     budget: SideConstraint,
@@ -68,10 +63,7 @@ def narrow(
         options: ``rel_gap`` is that of the share.
         deadline: Value of ``time.perf_counter()`` to stop at.
     """
-    others = tuple(row for row in problem.side_constraints if row is not budget)
-    # Rent alone counts: neither starts nor transfers.
-    free = tuple(model.scaled(0.0) for model in problem.routes)
-    paid = replace(problem, side_constraints=others, penalty=0.0, start_penalty=None, routes=free)
+    paid = rent_only(problem, budget)
     limit, step = budget.bound, PART * options.rel_gap
     # By share: rent of an allocation, and what any allocation's is at least.
     rents, least = dict[float, float](), dict[float, float]()

@@ -23,7 +23,7 @@ from coralopt.errors import LibraryError, NoSolutionError
 from coralopt.planning.on_demand_bound import BoundSearch, DemandSteps
 from coralopt.planning.on_demand_objective import LeastCost
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.solving import Backend, Proof, SolveOptions, relative_gap
+from coralopt.solving import Backend, SolveOptions
 from coralopt.templates import AnySizeBounds
 from coralopt.throughput import ThroughputTables
 
@@ -67,11 +67,12 @@ class UnmetSolver:
             bound = self.bound(problem, first, options.rel_gap, time.perf_counter() + min(MOST_S, SHARE * left_s))
         except KeyboardInterrupt:
             return replace(first, interrupted=True)
-        better = _with_bound(first, bound)
+        better = first.with_bound(bound)
         if better.gap <= options.rel_gap:
             return better
         again = replace(search, start=first.allocation, state=first.state or search.state)
-        return _with_bound(solve_allocation(problem, solver, _within(options, math.inf, deadline), again), bound)
+        second = solve_allocation(problem, solver, _within(options, math.inf, deadline), again)
+        return second.with_bound(bound)
 
     def bound(self, problem: AllocationProblem, known: AllocationResult, rel_gap: float, deadline: float) -> float:
         """A bound on the cost of any allocation, USD/h; 0 where there is none for such a scenario."""
@@ -94,11 +95,3 @@ class UnmetSolver:
 def _within(options: SolveOptions, most_s: float, deadline: float) -> SolveOptions:
     seconds = min(most_s, max(0.1, deadline - time.perf_counter()))
     return replace(options, time_limit=None if math.isinf(seconds) else seconds)
-
-
-def _with_bound(result: AllocationResult, bound_usd_h: float) -> AllocationResult:
-    if bound_usd_h <= result.bound_usd_h:
-        return result
-    bound_usd_h = min(bound_usd_h, result.cost_usd_h)
-    gap = relative_gap(result.cost_usd_h, bound_usd_h)
-    return replace(result, bound_usd_h=bound_usd_h, gap=gap, proof=Proof.OWN_BOUND)

@@ -84,6 +84,10 @@ def test_a_limit_that_only_tolerances_tell_apart_is_named() -> None:
     limit = SideConstraint("limits.max_usd_h", "most", "usd_h", price * (1 - 1e-7))
     problem = pool(demand=np.array([1.0, 0.0]), price=np.array([[price, 4.0]]), side_constraints=(limit,))
     two = replace(problem, usage=np.array([[1, 0], [0, 1]]), phase=np.array([0, 0]))
+    with pytest.raises(InfeasibleError, match=r"not within limits\.max_usd_h: 0\.5708 is enough"):
+        solve_allocation(two)
+    # A limit on less than everything is a row of the programme.
+    two = replace(two, side_constraints=(replace(limit, regions=(0,)),))
     with pytest.raises(
         NoSolutionError, match=r"only one within its tolerances: limits\.max_usd_h: 0\.570781892971 USD/h"
     ):

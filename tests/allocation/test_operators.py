@@ -48,8 +48,9 @@ from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.model.assembler import assemble
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.routes import ModelRoutes, Route
+from coralopt.allocation.search.rent_limit import rent_limit
 from coralopt.allocation.side_constraints import open_constraints
-from coralopt.allocation.within_budget import Bracket, budget_of, narrow
+from coralopt.allocation.within_budget import Bracket, narrow
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
 from coralopt.solving import Limit, Reason, SolveOptions, Termination, get_backend, matrix_from_pyomo, solve_matrix
 
@@ -317,7 +318,7 @@ def test_shares_within_the_tolerances_of_solvers_are_not_asked_about() -> None:
 
 
 def assert_bracketed(problem: AllocationProblem, gap: float) -> None:
-    truth, budget = largest_factor_by_enumeration(problem), budget_of(problem)
+    truth, budget = largest_factor_by_enumeration(problem), rent_limit(problem)
     if truth is None or truth == 0 or budget is None or not (problem.demand > 0).any():
         return
     idle, needed = replace(problem, demand=np.zeros_like(problem.demand)), problem.demand > 0
@@ -381,7 +382,7 @@ def test_transfers_are_no_rent() -> None:
         availability=np.array([[4, 0], [0, 4]]),
         routes=(ModelRoutes("m", (Route(((0, 0), (1, 1)), 10.0),)),),
     )
-    budget, bracket = budget_of(problem), Bracket(0.0, 1.0)
+    budget, bracket = rent_limit(problem), Bracket(0.0, 1.0)
     assert budget is not None
     narrow(problem, budget, bracket, lambda _: 0.0, get_backend("highs"), SolveOptions(), time.perf_counter() + 5)
     assert bracket.bound == 1.0

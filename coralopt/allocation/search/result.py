@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coralopt.allocation.explain import explain
 from coralopt.allocation.problem import Allocation
@@ -56,6 +56,13 @@ class AllocationResult:
     state: AllocationState | None = None
     interrupted: bool = False
     proof: Proof = Proof.OWN_BOUND
+
+    def with_bound(self, bound_usd_h: float) -> AllocationResult:
+        """The same where another bound of our own holds, too."""
+        if bound_usd_h <= self.bound_usd_h:
+            return self
+        bound = min(bound_usd_h, self.cost_usd_h)
+        return replace(self, bound_usd_h=bound, gap=relative_gap(self.cost_usd_h, bound), proof=Proof.OWN_BOUND)
 
 
 def infeasible(search: SearchContext) -> InfeasibleError:

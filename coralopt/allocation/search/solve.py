@@ -57,6 +57,9 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 ``check``
     holds the answer against the whole problem.
 
+A limit on the rent of everything is left out as long as that settles it
+(:mod:`coralopt.allocation.search.rent_limit`).
+
 Large libraries, and problems that come with the ``state`` of a similar one, are not reduced step by step. One pass over
 the library at given capacity prices, 0 at first, leaves the templates that an allocation below some target may use
 (:mod:`coralopt.allocation.reductions.prices`); the steps above over these give better prices; and so on until the
@@ -75,6 +78,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -86,6 +90,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.context import WIDER, Root, SearchContext, TooFarError
 from coralopt.allocation.search.fixing import solve_full_model
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
+from coralopt.allocation.search.rent_limit import RentLimitSearch, rent_limit
 from coralopt.allocation.search.result import AllocationResult, finished, infeasible
 from coralopt.allocation.search.rounding import rounded
 from coralopt.allocation.search.strategy import prove
@@ -128,6 +133,17 @@ def solve_allocation(
         raise OptionError(f"unknown formulation {search.formulation!r}; choose from: {', '.join(sorted(known))}")
     if restrict is not None and (not search.reductions or restrict < 1):
         raise OptionError(f"restrict is {restrict}; it must be at least 1, and needs the reductions")
+    limit, unmet = rent_limit(problem), np.isfinite(problem.unmet_prices()).any()
+    solve = partial(_solved, backend)
+    if limit is None or unmet or not search.reductions:
+        return solve(problem, options, search)
+    return RentLimitSearch(problem, limit, options, search, solve).run()
+
+
+def _solved(
+    backend: Backend, problem: AllocationProblem, options: SolveOptions, search: AllocationSearchOptions
+) -> AllocationResult:
+    """What :func:`solve_allocation` returns, with a row for every side constraint."""
     if search.start is not None and not problem.check(search.start).feasible:
         search = replace(search, start=None)
     deadline = math.inf if options.time_limit is None else time.perf_counter() + options.time_limit
@@ -160,7 +176,7 @@ def _search_rest(
     rest: AllocationProblem, solver: Backend, options: SolveOptions, search: AllocationSearchOptions
 ) -> tuple[Allocation, bool]:
     """The best allocation of what whole instances leave, and whether Ctrl-C cut the search short."""
-    result = solve_allocation(rest, solver, options, search)
+    result = _solved(solver, rest, options, search)
     return result.allocation, result.interrupted
 
 

@@ -1,0 +1,133 @@
+"""Allocation within a limit on the rent of everything, which is left out as long as that settles it.
+
+Let C be the least cost without the limit. With it nothing costs less, so an allocation of cost C within the limit is the
+best there is, and most are: what is cheap has little rent. Where it is not, the least rent decides: if its proven bound is
+above the limit, no allocation meets every demand within it. Neither programme has a row that holds all regions and model
+phases together, so bounds are those of coverings of whole instances, and large libraries are looked at near prices only.
+Only what remains, cost against rent where instances run already, needs the row.
+
+Demand that may go unmet at a price takes what the limit leaves, so all of that is of no use then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+from coralopt.allocation.explain import Explanation
+from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.search.options import AllocationSearchOptions
+from coralopt.allocation.search.result import AllocationResult
+from coralopt.allocation.side_constraints import SideConstraint
+from coralopt.errors import InfeasibleError, NoSolutionError
+from coralopt.solving import SolveOptions, gap_reached
+from coralopt.solving.tolerance import TOLERANCE
+
+#: Share of the time left that each of the searches without the limit may take.
+PART = 0.5
+
+Solve = Callable[[AllocationProblem, SolveOptions, AllocationSearchOptions], AllocationResult]
+
+
+def rent_limit(problem: AllocationProblem) -> SideConstraint | None:
+    """The tightest limit on the rent of everything, or ``None``."""
+    rows = [row for row in problem.side_constraints if row.is_rent and row.sense == "most" and row.regions is None]
+    return min(rows, key=lambda row: row.bound, default=None)
+
+
+def rent_only(problem: AllocationProblem, without: SideConstraint) -> AllocationProblem:
+    """A problem whose cost is rent, neither starts nor transfers, without one of its side constraints."""
+    free = tuple(model.scaled(0.0) for model in problem.routes)
+    return replace(_without(problem, without), penalty=0.0, start_penalty=None, routes=free)
+
+
+def _without(problem: AllocationProblem, row: SideConstraint) -> AllocationProblem:
+    """A problem with one side constraint less; who watches the given one hears nothing of its allocations."""
+    parts = {item.name: getattr(problem, item.name) for item in fields(AllocationProblem)}
+    others = tuple(other for other in problem.side_constraints if other is not row)
+    return AllocationProblem(**(parts | {"side_constraints": others}))
+
+
+@dataclass(frozen=True)
+class RentLimitSearch:
+    """Allocation within a limit on rent.
+
+    Attributes:
+        problem: The problem, without prices of unmet demand.
+        limit: One of its side constraints.
+        options: Common options; ``time_limit`` (s) is for the whole search.
+        search: How to search.
+        solve: Solves a problem as it is.
+    """
+
+    problem: AllocationProblem
+    limit: SideConstraint
+    options: SolveOptions
+    search: AllocationSearchOptions
+    solve: Solve
+
+    def run(self) -> AllocationResult:
+        """The best allocation within the limit.
+
+        Raises:
+            InfeasibleError: None meets every demand.
+            NoSolutionError: A limit of the search passed before any was known.
+        """
+        started = time.perf_counter()
+
+        def left(share: float) -> SolveOptions:
+            if self.options.time_limit is None:
+                return self.options
+            seconds = self.options.time_limit - (time.perf_counter() - started)
+            return replace(self.options, time_limit=max(0.1, share * seconds))
+
+        free, search = _without(self.problem, self.limit), self.search
+        try:
+            without = self.solve(free, left(PART), search)
+        except NoSolutionError:
+            return self.solve(self.problem, left(1.0), search)
+        search = replace(search, state=without.state or search.state)
+        if self._holds(without):
+            if without.interrupted or self._settled(without):
+                return without
+            search = replace(search, start=without.allocation)
+            return self.solve(free, left(1.0), search).with_bound(without.bound_usd_h)
+        self._stop_if(without.interrupted)
+        least = self._least_rent(left(PART), search)
+        if least is not None:
+            self._stop_if(least.interrupted)
+            search = replace(search, start=least.allocation if self._holds(least) else search.start)
+        return self.solve(self.problem, left(1.0), search).with_bound(without.bound_usd_h)
+
+    def _settled(self, result: AllocationResult) -> bool:
+        gap = gap_reached(result.cost_usd_h, result.bound_usd_h, self.options.rel_gap, self.options.abs_gap)
+        return gap or result.bound_usd_h > self.search.enough
+
+    def _holds(self, result: AllocationResult) -> bool:
+        return self.problem.check(result.allocation).feasible
+
+    def _least_rent(self, options: SolveOptions, search: AllocationSearchOptions) -> AllocationResult | None:
+        """What is known of the least rent; without reasons only whether it is above the limit.
+
+        Raises:
+            InfeasibleError: It is.
+        """
+        limit = self.limit.bound * (1 + TOLERANCE)
+        paid = rent_only(self.problem, self.limit)
+        enough = search.enough if search.explained else limit
+        try:
+            least = self.solve(paid, options, replace(search, enough=enough, explained=False))
+        except NoSolutionError:
+            return None
+        if least.bound_usd_h <= limit:
+            return least
+        if not search.explained:
+            raise InfeasibleError(f"no allocation meets every demand within {self.limit.name}")
+        explanation = Explanation.of_limit(self.limit.name, least.cost_usd_h, least.bound_usd_h)
+        raise InfeasibleError(str(explanation), explanation)
+
+    @staticmethod
+    def _stop_if(interrupted: bool) -> None:
+        if interrupted:
+            raise KeyboardInterrupt

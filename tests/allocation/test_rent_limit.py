@@ -1,0 +1,88 @@
+"""Limits on the rent of everything are left out as long as that settles an allocation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operator_problems import allocations_within, operated_cost, operated_problems
+
+from coralopt.allocation import AllocationProblem, Explanation, solve_allocation
+from coralopt.allocation.search.rent_limit import rent_only
+from coralopt.allocation.side_constraints import SideConstraint
+from coralopt.errors import InfeasibleError
+from coralopt.solving import SolveOptions
+
+EXACT = SolveOptions(rel_gap=0.0)
+FREE = SideConstraint("budget", "most", "usd_h", 1e9)
+
+
+@st.composite
+def limited_problems(draw: st.DrawFn) -> tuple[AllocationProblem, Fraction | None]:
+    """A problem where instances run already, with a budget of about the rent of some allocation; its least rent without."""
+    problem = draw(operated_problems(("supply", "region", "spare")))
+    problem = replace(problem, unmet_price=None, penalty=draw(st.sampled_from([0.0, 0.5, 8.0])))
+    every = [dict(counts) for counts in allocations_within(problem)]
+    served = np.zeros_like(problem.demand)
+    for (t, _), count in draw(st.sampled_from(every)).items():
+        served[problem.phase[t]] += count * problem.throughput[t]
+    problem = replace(problem, demand=np.minimum(problem.demand, served))
+    running = np.zeros((len(problem.throughput), len(problem.price)), dtype=np.int64)
+    for (t, r), count in draw(st.sampled_from(every)).items():
+        running[t, r] = count
+    problem = replace(problem, running=running)
+    rent = rent_only(replace(problem, side_constraints=(*problem.side_constraints, FREE)), FREE)
+    rents = [cost for counts in every if (cost := operated_cost(rent, counts)) is not None]
+    budget = float(min(rents, default=Fraction(4))) + draw(st.sampled_from([0.0, 1.0, 4.0])) + draw(st.sampled_from([-0.25, 0.0, 0.25]))
+    row = replace(FREE, bound=max(0.0, budget))
+    limited = replace(problem, side_constraints=(*problem.side_constraints, row))
+    return limited, min(rents, default=None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(drawn=limited_problems())
+def test_least_cost_within_a_budget_is_that_of_enumeration(
+    drawn: tuple[AllocationProblem, Fraction | None],
+) -> None:
+    """Where none is affordable, the reason names the least rent."""
+    problem, least_rent = drawn
+    every = (operated_cost(problem, counts) for counts in allocations_within(problem))
+    truth = min((cost for cost in every if cost is not None), default=None)
+    if truth is None:
+        with pytest.raises(InfeasibleError) as caught:
+            solve_allocation(problem, options=EXACT)
+        explanation = caught.value.explanation
+        assert isinstance(explanation, Explanation)
+        assert (least_rent is None) == (not explanation.needed)
+        if least_rent is not None:
+            assert explanation.needed["budget"] == pytest.approx(float(least_rent))
+            assert explanation.eased["budget"] == pytest.approx(float(least_rent))
+            assert "is enough, less than" in str(caught.value)
+        return
+    result = solve_allocation(problem, options=EXACT)
+    assert result.cost_usd_h == pytest.approx(float(truth))
+    assert result.bound_usd_h == pytest.approx(float(truth))
+
+
+def test_the_row_is_there_where_cost_goes_against_rent() -> None:
+    """Keeping the dear node costs less than starting a cheap one; the budget allows only the cheap one."""
+    problem = AllocationProblem(
+        usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
+        throughput=np.array([10.0, 10.0]),
+        phase=np.array([0, 0], dtype=np.int32),
+        price=np.array([[3.0, 2.0]]),
+        availability=np.array([[2, 2]]),
+        demand=np.array([10.0]),
+        penalty=1.0,
+        running=np.array([[1], [0]]),
+        phase_names=("m/decode",),
+        region_names=("here",),
+        configuration_names=("dear", "cheap"),
+        side_constraints=(replace(FREE, bound=2.5),),
+    )
+    assert solve_allocation(problem, options=EXACT).cost_usd_h == pytest.approx(4.0)
+    assert solve_allocation(replace(problem, side_constraints=()), options=EXACT).cost_usd_h == pytest.approx(3.0)
