@@ -28,7 +28,8 @@ from coralopt.allocation import AllocationSearchOptions
 from coralopt.catalog import gpus, models, node_configurations
 from coralopt.planning import PlanRequest
 from coralopt.planning.coral import allocation_problem
-from coralopt.planning.on_demand import OnDemandSearch, least_cost
+from coralopt.planning.on_demand import OnDemandSearch
+from coralopt.planning.solve_on_demand import least_cost
 from coralopt.scenario import ResolvedScenario
 from coralopt.templates import scenario_tables
 from coralopt.templates.estimate import count_node_sets

@@ -32,12 +32,13 @@ from coralopt.plan.bill import left_out
 from coralopt.plan.certificate import RefusedInstances
 from coralopt.plan.flows import allowed_routes, closed_regions
 from coralopt.planning.make_plan import make_plan
-from coralopt.planning.on_demand import OnDemandSearch, largest_share, least_cost, solve_on_demand
+from coralopt.planning.on_demand import OnDemandSearch
 from coralopt.planning.on_demand_objective import LargestShare
 from coralopt.planning.operators import case_terms, operator_terms, start_penalties, unmet_prices
 from coralopt.planning.promise.attempts import Attempts, Promised
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
+from coralopt.planning.solve_on_demand import largest_share, least_cost, solve_on_demand
 from coralopt.planning.unmet_bound import UnmetSolver
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend

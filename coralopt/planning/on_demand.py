@@ -21,18 +21,14 @@ from coralopt.allocation import (
     Allocation,
     AllocationProblem,
     AllocationSearchOptions,
-    LargestFactor,
-    Served,
-    check_shortfall,
     explain,
 )
+from coralopt.allocation.search.rent_limit import rent_limit
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.machine import cores
 from coralopt.planning.on_demand_bound import BRANCHES, RAISES, BoundSearch, DemandSteps
-from coralopt.planning.on_demand_objective import LargestShare, LeastCost, Objective, RatedAllocation
-from coralopt.planning.operators import unmet_prices
+from coralopt.planning.on_demand_objective import LeastCost, Objective, RatedAllocation
 from coralopt.planning.request import PlanRequest
-from coralopt.solving import relative_gap
 from coralopt.templates import (
     AffordableInstances,
     AffordableNodes,
@@ -61,11 +57,10 @@ QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 2.0, 40.0, 0.4, 10, 1e-4
 #: better prices of capacity leave fewer, those that a second places, for a share of the time left, and at most.
 QUICK_PARTS, PARTS_A_SECOND, PARTS_SHARE, MOST_PARTS = 1e6, 6e6, 0.6, 150e6
 
-#: Shares of a time limit: for an allocation of the whole demand, where less may be served; and of what is left for the
-#: largest factor, before its least cost.
-FIRST, FACTOR = 0.5, 0.7
 #: Templates, and an allocation of them.
 Best = tuple[TemplateLibrary, RatedAllocation]
+#: The allocation problem over a library.
+ProblemOf = Callable[[TemplateLibrary], AllocationProblem]
 
 
 class OnDemandSearch:
@@ -87,7 +82,7 @@ class OnDemandSearch:
         self,
         request: PlanRequest,
         tables: Sequence[ThroughputTables],
-        problem_of: Callable[[TemplateLibrary], AllocationProblem],
+        problem_of: ProblemOf,
         search: AllocationSearchOptions,
         objective: Objective = LeastCost(),
     ) -> None:
@@ -105,7 +100,10 @@ class OnDemandSearch:
             for phase, table in zip(scenario.model_phases, tables, strict=True)
         ]
         self.begin: Best | None = None
-        self.bounds = AnySizeBounds(scenario, tables, objective.terms(problem_of(self._place())))
+        problem = problem_of(self._place())
+        #: The limit on the rent of everything, if there is one.
+        self.rent_limit = rent_limit(problem)
+        self.bounds = AnySizeBounds(scenario, tables, objective.terms(problem))
         self.bound = BoundSearch(self.bounds, DemandSteps.of(objective, request.solve_options.rel_gap))
         self.state = search.state
         limit = request.solve_options.time_limit
@@ -327,91 +325,6 @@ class OnDemandSearch:
         if best is None and self._is_hopeless():
             return True
         return time.perf_counter() + needed_s >= (self.first_by if best is None else self.deadline)
-
-
-def solve_on_demand(
-    request: PlanRequest,
-    tables: Sequence[ThroughputTables],
-    problem_of: Callable[[TemplateLibrary], AllocationProblem],
-    search: AllocationSearchOptions,
-) -> tuple[TemplateLibrary, Served]:
-    """Meet every demand at least cost; where that cannot be done, do what the request says.
-
-    Args:
-        request, tables, problem_of, search: As of :class:`OnDemandSearch`.
-
-    Returns:
-        Templates, and an allocation of them whose gap is over node sets of any size.
-
-    Raises:
-        InfeasibleError: The demand cannot be met, and nothing else was asked for or helps.
-        LibraryError, OptionError: As :class:`OnDemandSearch`; or no demand has a price.
-    """
-    prices = unmet_prices(request.scenario)
-    check_shortfall(request.on_infeasible, prices)
-    started, limit = time.perf_counter(), request.solve_options.time_limit
-
-    def rest_of_time(share: float = 1.0) -> PlanRequest:
-        if limit is None:
-            return request
-        return replace(request, options={**request.options, "time_limit": share * _left(started, limit)})
-
-    explained = request.on_infeasible == "explain"
-    whole = OnDemandSearch(request, tables, problem_of, replace(search, explained=explained))
-    if not explained and limit is not None:
-        whole.first_by = started + FIRST * limit
-    try:
-        return least_cost(whole)
-    except (InfeasibleError, NoSolutionError):
-        # Perhaps it can be met, but that was not known in time; less can be served all the same.
-        if explained:
-            raise
-    if request.on_infeasible == "shortfall":
-        return least_cost(
-            OnDemandSearch(
-                rest_of_time(), tables, lambda library: replace(problem_of(library), unmet_price=prices), search
-            )
-        )
-    # A second search follows, which begins with what the first one found.
-    shares = OnDemandSearch(rest_of_time(FACTOR), tables, problem_of, search, LargestShare())
-    best, factor = largest_share(shares)
-    scaled = OnDemandSearch(
-        rest_of_time(),
-        tables,
-        lambda library: problem_of(library).scaled(factor.demand, float(factor.factor)),
-        search,
-    )
-    scaled.begin_with(shares, best)
-    library, served = least_cost(scaled)
-    return library, replace(served, factor=factor)
-
-
-def _left(started: float, limit: float) -> float:
-    return max(1.0, limit - (time.perf_counter() - started))
-
-
-def least_cost(search: OnDemandSearch) -> tuple[TemplateLibrary, Served]:
-    """Run a search for the least cost.
-
-    Raises:
-        InfeasibleError, NoSolutionError: As :meth:`OnDemandSearch.run`.
-    """
-    (library, answer), bound = search.run()
-    assert answer.result is not None
-    result = replace(answer.result, bound_usd_h=bound, gap=relative_gap(answer.value, bound))
-    return library, Served(result, search.problem_of(library))
-
-
-def largest_share(search: OnDemandSearch) -> tuple[Best, LargestFactor]:
-    """Run a search for the largest common share of all demands.
-
-    Raises:
-        InfeasibleError, NoSolutionError: As :meth:`OnDemandSearch.run`.
-    """
-    best, bound = search.run()
-    factor = best[1].factor
-    assert factor is not None
-    return best, replace(factor, bound=min(1.0, max(1.0 - bound, float(factor.factor))))
 
 
 def _same_allocation(library: TemplateLibrary, allocation: Allocation, larger: TemplateLibrary) -> Allocation:

@@ -37,7 +37,11 @@ def limited_problems(draw: st.DrawFn) -> tuple[AllocationProblem, Fraction | Non
     problem = replace(problem, running=running)
     rent = rent_only(replace(problem, side_constraints=(*problem.side_constraints, FREE)), FREE)
     rents = [cost for counts in every if (cost := operated_cost(rent, counts)) is not None]
-    budget = float(min(rents, default=Fraction(4))) + draw(st.sampled_from([0.0, 1.0, 4.0])) + draw(st.sampled_from([-0.25, 0.0, 0.25]))
+    budget = (
+        float(min(rents, default=Fraction(4)))
+        + draw(st.sampled_from([0.0, 1.0, 4.0]))
+        + draw(st.sampled_from([-0.25, 0.0, 0.25]))
+    )
     row = replace(FREE, bound=max(0.0, budget))
     limited = replace(problem, side_constraints=(*problem.side_constraints, row))
     return limited, min(rents, default=None)

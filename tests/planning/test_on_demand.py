@@ -407,13 +407,24 @@ def test_what_it_cannot_do_is_refused(arguments: Any, sections: dict[str, Any], 
         plan_scenario(tiny("on-demand", **sections), **arguments)
 
 
-@pytest.mark.parametrize("on_infeasible", ["explain", "scale"])
-def test_why_there_is_no_plan_is_said(on_infeasible: Literal["explain", "scale"]) -> None:
+@pytest.mark.parametrize(
+    ("on_infeasible", "words"),
+    [("explain", "falls short by .* too few nodes left of"), ("scale", r"falls short by .*\n.*limits.max_usd_h")],
+)
+def test_why_there_is_no_plan_is_said(on_infeasible: Literal["explain", "scale"], words: str) -> None:
     """As with a library; it was one sentence without figures."""
     scenario = tiny("on-demand", 1, 1000.0, limits={"max_usd_h": 0.9})
-    with pytest.raises(InfeasibleError, match=r"falls short by .*\n.*limits.max_usd_h") as caught:
+    with pytest.raises(InfeasibleError, match=words) as caught:
         plan_scenario(scenario, on_infeasible=on_infeasible)
     assert caught.value.explanation is not None
+
+
+@pytest.mark.parametrize("templates", ["on-demand", "every"])
+def test_a_budget_that_is_too_small_is_told_what_is_enough(templates: Literal["on-demand", "every"]) -> None:
+    """It took half a minute, and the sentence named the budget without a figure."""
+    with pytest.raises(InfeasibleError, match=r"not within limits.max_usd_h: 5.0802 is enough, less than 5.080[12]"):
+        plan_scenario(tiny(templates, limits={"max_usd_h": 5.08}))
+    assert plan_scenario(tiny(templates, limits={"max_usd_h": 5.0802})).provisioning_usd_h == pytest.approx(5.0802)
 
 
 def test_the_alternative_of_a_plan_that_misses_its_slos_needs_a_library() -> None:

@@ -49,6 +49,24 @@ def _without(problem: AllocationProblem, row: SideConstraint) -> AllocationProbl
     return AllocationProblem(**(parts | {"side_constraints": others}))
 
 
+def without_rent_limit(problem: AllocationProblem) -> AllocationProblem:
+    """A problem without its tightest limit on the rent of everything."""
+    limit = rent_limit(problem)
+    return problem if limit is None else _without(problem, limit)
+
+
+def beyond_limit(limit: SideConstraint, enough: float, needed: float) -> InfeasibleError:
+    """That rent is limited to less than every demand needs.
+
+    Args:
+        limit: The limit.
+        enough: Rent of some allocation that meets every demand, USD/h.
+        needed: What the rent of every such allocation is at least, USD/h.
+    """
+    explanation = Explanation.of_limit(limit.name, enough, needed)
+    return InfeasibleError(str(explanation), explanation)
+
+
 @dataclass(frozen=True)
 class RentLimitSearch:
     """Allocation within a limit on rent.
@@ -124,8 +142,7 @@ class RentLimitSearch:
             return least
         if not search.explained:
             raise InfeasibleError(f"no allocation meets every demand within {self.limit.name}")
-        explanation = Explanation.of_limit(self.limit.name, least.cost_usd_h, least.bound_usd_h)
-        raise InfeasibleError(str(explanation), explanation)
+        raise beyond_limit(self.limit, least.cost_usd_h, least.bound_usd_h)
 
     @staticmethod
     def _stop_if(interrupted: bool) -> None:
