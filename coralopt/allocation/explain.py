@@ -164,13 +164,19 @@ class Explanation:
         """Where one limit alone is in the way: a bound that is enough, and one below which none is."""
         return Explanation((), 0.0, 0.0, conflict=(name,), enough=(name,), eased={name: enough}, needed={name: needed})
 
+    def optimistic(self) -> Explanation:
+        """The same of a problem that promises more than instances keep: what is enough for it may not be."""
+        return replace(self, eased={})
+
+    def _of_limit(self, name: str) -> str:
+        needed = f"less than {math.floor(self.needed[name] * 10_000) / 10_000:,.4f} is not"
+        if name not in self.eased:
+            return f"not every demand can be met within {name}: {needed} enough"
+        return f"every demand can be met, but not within {name}: {_rounded_up(self.eased[name])} is enough, {needed}"
+
     def __str__(self) -> str:
         if self.needed:
-            return "\n".join(
-                f"every demand can be met, but not within {name}: {_rounded_up(self.eased[name])} is enough, less than "
-                f"{math.floor(needed * 10_000) / 10_000:,.4f} is not"
-                for name, needed in self.needed.items()
-            )
+            return "\n".join(self._of_limit(name) for name in self.needed)
         if not self.shortfalls and not self.missed:
             broken = f": {'; '.join(self.broken)}" if self.broken else ""
             return f"the pool can meet every demand, if only within rounding{broken}"

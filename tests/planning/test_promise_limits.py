@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coralopt.errors import InfeasibleError
 from coralopt.plan import Plan
 from coralopt.plan.verify import verify_plan
 from coralopt.planning import plan_scenario
@@ -61,6 +62,18 @@ def test_a_quota_of_one_gpu_is_a_supply_of_one(
     assert limited.gap == pytest.approx(0.0, abs=1e-6)
     assert scarce.gap == pytest.approx(0.0, abs=1e-6)
     assert sum(i.count * n for i in limited.instances for kind, n in i.nodes().items() if "L40S" in kind) <= 1
+
+
+def test_a_budget_below_every_plan_claims_nothing_that_no_plan_shows(
+    verdicts: Path, scarce: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What groups could hold at best costs at least so much; for how much a plan holds is not known then."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(verdicts))
+    supply, rent = {"4xA10G": 16, "1xL40S": 1, "1xA10G": 16, "2xL4": 16}, scarce.provisioning_usd_h
+    with pytest.raises(InfeasibleError, match=r"^not every demand can be met within limits.max_usd_h: ") as caught:
+        planned({"gpt-oss-20b": OSS}, {"configurations": supply}, limits={"max_usd_h": 0.9 * rent})
+    assert "is enough" not in str(caught.value)
+    assert 0.9 * rent < caught.value.explanation.needed["limits.max_usd_h"] <= rent * (1 + 1e-9)
 
 
 @pytest.mark.slow

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, AllocationSearchOptions, fewest_gpus, solve_or_serve_less
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationSearchOptions,
+    Explanation,
+    fewest_gpus,
+    solve_or_serve_less,
+)
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
 from coralopt.planning.promise.columns import GroupColumns
@@ -141,7 +147,7 @@ class CheapestPlans:
                     [design.groups for design in designs],
                 )
                 try:
-                    plan = self._solve(columns)
+                    plan = self._solve(columns, seen=True)
                 except (InfeasibleError, NoSolutionError) as error:
                     if math.isinf(dearer):
                         failure = failure or error
@@ -231,11 +237,22 @@ class CheapestPlans:
         pairs = zip(self.groups, self.price, strict=True)
         return [float(groups.covers(groups.least if held else groups.most, price)[PARTS]) for groups, price in pairs]
 
-    def _solve(self, columns: GroupColumns) -> GroupPlan:
+    def _solve(self, columns: GroupColumns, seen: bool = False) -> GroupPlan:
         options = self.request.solve_options
-        served = solve_or_serve_less(
-            columns.problem, "explain", self.request.backend, options, AllocationSearchOptions()
-        )
+        try:
+            served = solve_or_serve_less(
+                columns.problem, "explain", self.request.backend, options, AllocationSearchOptions()
+            )
+        except InfeasibleError as error:
+            reason = error.explanation
+            if not isinstance(reason, Explanation):
+                raise
+            if reason.needed and seen:
+                # Others than these groups may cost less.
+                within = ", ".join(reason.needed)
+                raise InfeasibleError(f"no groups that were simulated meet every demand within {within}") from error
+            # Groups that were not looked at yet may hold less.
+            raise InfeasibleError(str(reason.optimistic()), reason.optimistic()) from error
         return GroupPlan(served, columns, self.chosen)
 
     def open_(self, cuts: frozenset[Place]) -> tuple[list[Floats], list[Design]]:
