@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import replace
 from fractions import Fraction
 
@@ -23,6 +24,7 @@ from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search import context as context_module
+from coralopt.allocation.search import fixing as fixing_module
 from coralopt.allocation.search import strategy as strategy_module
 from coralopt.allocation.search.choice import Choice
 from coralopt.allocation.search.context import SearchContext
@@ -32,10 +34,11 @@ from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.rounding import rounded
 from coralopt.allocation.search.solve import _root_bound
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError, SolverError
-from coralopt.solving import Proof, SolveOptions, get_backend, solve
+from coralopt.solving import Limit, Proof, Solution, SolveOptions, get_backend, solve
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 from coralopt.testing.instances import allocation_instance
 from coralopt.testing.synthetic import synthetic_problem
+from coralopt.threads import wait_for
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
 
@@ -413,3 +416,30 @@ def test_ctrl_c_ahead_of_the_solver_is_ctrl_c(options: dict[str, float], monkeyp
     monkeypatch.setattr("coralopt.allocation.search.fixing.solve", interrupted)
     with pytest.raises(KeyboardInterrupt):
         solve_allocation(allocation_instance(601), options=options, search=AllocationSearchOptions(reductions=False))
+
+
+def test_who_loses_a_race_was_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two seeds the second is ended as the first one proves what it says. It says that it was interrupted, maybe with
+    all proven, too; the whole search then took that for Ctrl-C."""
+
+    def raced(search: SearchContext, part: Part, options: SolveOptions) -> Solution[Allocation]:
+        if options.seed == search.solve_options.seed:
+            assert begun.wait(30)
+            return solution_of(search, part, options)
+        begun.set()
+        with pytest.raises(KeyboardInterrupt):
+            wait_for(threading.Event())
+        solution = solution_of(search, part, options)
+        return replace(solution, termination=replace(solution.termination, limit=Limit.INTERRUPTED))
+
+    begun, solution_of = threading.Event(), fixing_module.solution_of
+    monkeypatch.setattr(fixing_module, "solution_of", raced)
+    monkeypatch.setattr(context_module, "cores", lambda: 2)
+    limited = SolveOptions(rel_gap=0.0, time_limit=60.0)
+    search = SearchContext(tie(), get_backend("highs"), AllocationSearchOptions(), limited, math.inf)
+    search.reduce(None)
+    every = np.arange(len(search.small.throughput))
+    fixing_module.solve_part(search, search.small, every, limited, [0.0])
+    assert {item.termination.limit for item in search.solutions} == {None, Limit.INTERRUPTED}
+    assert search.allocation is not None
+    assert not search.interrupted

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.restriction import Restriction
 from coralopt.allocation.search.result import infeasible
 from coralopt.errors import LicenseLimitError
-from coralopt.solving import Proof, Reason, Solution, SolveOptions, solve
+from coralopt.solving import Proof, Reason, Solution, SolveOptions, Termination, solve
 from coralopt.types import Floats, Ints
 
-_A = TypeVar("_A")
+_A = TypeVar("_A", bound="_Answer")
 
 #: Seeds of the back end that are tried side by side, at most.
 RACED = 4
@@ -122,7 +122,6 @@ def close_weighed(search: SearchContext, root: Root, seconds: float = math.inf) 
     options = search.with_gap(1.0, min(seconds, search.left()))
     answers = _raced(search, options, (solve_over,), lambda answer: answer.ended)
     for answer in answers:
-        search.heed(answer.termination)
         if answer.allocation is not None:
             search.offer(answer.allocation)
         # Outside the survivors nothing is cheaper than the target.
@@ -154,7 +153,6 @@ def solve_part(
         return solution, holds
 
     solution, holds = solve_with(0.0)
-    search.heed(solution.termination)
     if not holds:
         # The answer lives on the back end's tolerances: ask again with a demand that leaves room for them.
         solve_with(4 * TOLERANCE)
@@ -176,6 +174,14 @@ def solution_of(search: SearchContext, part: Part, options: SolveOptions) -> Sol
     """What the back end says; changes nothing that is known."""
     formulation = search.options.formulation
     return solve(part, search.backend, formulation, options, route="arrays" if formulation == "split" else "pyomo")
+
+
+class _Answer(Protocol):
+    """What a back end says."""
+
+    @property
+    def termination(self) -> Termination:
+        """Its own words."""
 
 
 def _raced(
@@ -203,6 +209,10 @@ def _raced(
 
     with search.side_by_side(raced) as lanes:
         answers = list(lanes.results(iter([partial(solve_from, k) for k in range(raced)]), raced))
+    if raced == 1:
+        # Side by side, those that were ended say that they were interrupted, too; the lanes know of Ctrl-C.
+        for answer in answers:
+            search.heed(answer.termination)
     if not answers:
         # Ctrl-C came before any of them had begun.
         raise KeyboardInterrupt
