@@ -17,7 +17,8 @@ import numpy.typing as npt
 from coralopt._version import __version__
 from coralopt.allocation import Allocation, AllocationProblem, AllocationResult, Served
 from coralopt.allocation.check import check_allocation
-from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError, WrongAnswerError
+from coralopt.catalog.types import GIB
+from coralopt.errors import InfeasibleError, LibraryError, Mistake, OptionError, ScenarioError, WrongAnswerError
 from coralopt.plan import Plan
 from coralopt.planning.coral import allocation_problem
 from coralopt.planning.make_plan import make_plan
@@ -26,12 +27,15 @@ from coralopt.scenario.facts.facts import Sharing
 from coralopt.scenario.facts.operations import Operations
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend, relative_gap
-from coralopt.templates import TemplateLibrary, build_library, gpu_types_used, library_digest, scenario_node_sets
+from coralopt.templates import TemplateLibrary, build_library, library_digest, node_sets_for, parts_of
+from coralopt.templates.estimate import count_node_sets
 from coralopt.throughput import ThroughputTables
-from coralopt.types import Bools, Floats, Ints
+from coralopt.types import Floats, Ints
 
 #: What "homogeneous" may mean: a single node, nodes of one configuration, or nodes of one GPU type in several sizes.
 KINDS = ("node", "configuration", "gpu")
+#: Strategies of all models at most, and ways to split their nodes over the stages of a pipeline: some 60 s.
+MOST_STRATEGIES, MOST_PARTS = 2_000_000, 1e9
 
 
 class Strategies:
@@ -73,7 +77,7 @@ class Strategies:
         tables = request.warm.tables_of(scenario)
         key = f"{kind};{library_digest(scenario, tables)}"
         if key not in known:
-            families = [sets[_alike(scenario, sets, kind)] for sets in scenario_node_sets(scenario)]
+            families = _families(scenario, kind)
             # One thread: these families are small, and handing work to threads would take longer than the work.
             known[key] = build_library(scenario, tables, node_sets=families, workers=1)
         return cls(scenario, tables, known[key])
@@ -175,16 +179,39 @@ class HomogeneousPlanner(ABC):
         return PlanOutcome(plan, steps.seconds, own_gap=choice.own_gap, notes=choice.notes)
 
 
-def _alike(scenario: ResolvedScenario, sets: npt.NDArray[np.int8], kind: str) -> Bools:
-    """bool (M,): which node sets are homogeneous in this sense."""
-    present = sets > 0
-    if kind == "node":
-        alike: Bools = sets.sum(axis=1) == 1
-    elif kind == "configuration":
-        alike = present.sum(axis=1) == 1
-    else:
-        alike = gpu_types_used(sets, scenario) == 1
-    return alike
+def _families(scenario: ResolvedScenario, kind: str) -> list[npt.NDArray[np.int8]]:
+    """int8 (M, C) of each model phase: node sets that are homogeneous in this sense, by number of nodes.
+
+    Raises:
+        LibraryError: There are too many.
+    """
+    hosts, most = scenario.configurations, 1 if kind == "node" else scenario.max_nodes
+    groups: dict[str, list[int]] = {}
+    for c, (host, gpu) in enumerate(zip(hosts, scenario.gpu_types, strict=True)):
+        groups.setdefault(gpu if kind == "gpu" else host.name, []).append(c)
+    models = {phase.model.name: phase.model for phase in scenario.model_phases}
+    caps = [scenario.memory_ratio * model.weight_bytes / GIB for model in models.values()]
+    together = (tuple(hosts[c].memory_gib for c in group) for group in groups.values())
+    total = sum(counts[-1] for memory in together for counts in count_node_sets(memory, most, caps))
+    too_many = LibraryError(
+        f"{total:,.0f} homogeneous strategies of up to {most} nodes are too many: lower pruning.max_nodes, or set "
+        "homogeneous to 'configuration'"
+    )
+    if total > MOST_STRATEGIES:
+        raise too_many
+    families = {}
+    for name, model in models.items():
+        parts = []
+        for group in groups.values():
+            own = node_sets_for(model, [hosts[c] for c in group], most, scenario.memory_ratio)
+            sets = np.zeros((len(own), len(hosts)), dtype=np.int8)
+            sets[:, group] = own
+            parts.append(sets)
+        several = np.concatenate(parts)
+        families[name] = several[np.lexsort((*several.T[::-1], several.sum(axis=1)))]
+    if sum(parts_of(sets) for sets in families.values()) > MOST_PARTS:
+        raise too_many
+    return [families[phase.model.name] for phase in scenario.model_phases]
 
 
 def _with_known_running(scenario: ResolvedScenario, library: TemplateLibrary) -> ResolvedScenario:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,13 +14,15 @@ from hypothesis import strategies as st
 
 from coralopt import load_scenario, scenario_from_mapping, verify_plan
 from coralopt.allocation import AllocationProblem, Joint, solve_allocation
-from coralopt.errors import InfeasibleError, OptionError, ScenarioError
+from coralopt.errors import InfeasibleError, LibraryError, OptionError, ScenarioError
 from coralopt.planning import PlanRequest, demand_met, get_planner, planner_names
 from coralopt.planning.compare import Contestant, compare, scaled
 from coralopt.planning.rivals.combos import ComboProblem
 from coralopt.planning.rivals.melange import MelangeProblem
+from coralopt.planning.rivals.strategies import KINDS, _families
 from coralopt.planning.rivals.without_solver import greedy, random_draw, single_best
 from coralopt.solving import Reason, solve
+from coralopt.templates import gpu_types_used, scenario_node_sets
 from coralopt.testing.allocation_strategies import allocation_problems
 
 EXACT = {"rel_gap": 0.0, "abs_gap": 0.0}
@@ -429,3 +432,27 @@ def test_comparison_gives_every_contestant_a_row_and_the_proven_bound() -> None:
     assert "one model on fixed nodes" in rows[1].error
     assert rows[0].above_bound >= -1e-9
     assert rows[2].above_bound == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["tiny", "core"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_homogeneous_strategies_are_those_of_all_node_sets(name: str, kind: str) -> None:
+    """They are enumerated by themselves: among all node sets of 32 nodes nobody would wait for them."""
+    scenario = load_scenario(name)
+    for mine, every in zip(_families(scenario, kind), scenario_node_sets(scenario), strict=True):
+        alike = {
+            "node": every.sum(axis=1) == 1,
+            "configuration": (every > 0).sum(axis=1) == 1,
+            "gpu": gpu_types_used(every, scenario) == 1,
+        }
+        assert np.array_equal(mine, every[alike[kind]])
+
+
+def test_too_many_homogeneous_strategies_are_refused() -> None:
+    document = {key: value for key, value in load_scenario("core").document.items() if key != "pruning"}
+    scenario = scenario_from_mapping({**document, "templates": "on-demand"})
+    assert len(_families(scenario, "configuration")[0]) < 500
+    for most in (32, 127):
+        words = rf"homogeneous strategies of up to {most} nodes are too many: lower pruning.max_nodes"
+        with pytest.raises(LibraryError, match=words):
+            _families(replace(scenario, max_nodes=most), "gpu")
