@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
-from coralopt.errors import OptionError
+from coralopt.errors import OptionError, ScenarioError
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 from coralopt.scenario.file.requests import SLO_ALIASES
 from coralopt.scenario.mistakes import suggest
@@ -103,13 +103,19 @@ def varied(scenario: ResolvedScenario, values: Values) -> ResolvedScenario:
         ScenarioError: A value that the scenario cannot have.
     """
     document = copy.deepcopy(dict(scenario.document))
+    added = []
     for path, value in values.items():
         head, _, name = path.partition(".")
         if head in ("demand", "slo") and head not in document:
             _scale(document, head, name, value)
         elif head != "price":
-            _set(document, path, value)
-    changed = scenario_from_mapping(document, scenario.name)
+            added += _set(document, path, value)
+    try:
+        changed = scenario_from_mapping(document, scenario.name)
+    except ScenarioError as error:
+        if not added:
+            raise
+        raise OptionError(f"{added[0]}; as a new section: {error.mistakes[0]}") from error
     for path, value in values.items():
         head, _, name = path.partition(".")
         if head == "price":
@@ -117,11 +123,14 @@ def varied(scenario: ResolvedScenario, values: Values) -> ResolvedScenario:
     return changed
 
 
-def _set(document: dict[str, Any], path: str, value: float) -> None:
+def _set(document: dict[str, Any], path: str, value: float) -> list[str]:
     """Put a value at a dotted path; names may hold dots themselves.
 
+    Returns:
+        What is wrong with the path if the scenario cannot have the section that was added for it.
+
     Raises:
-        OptionError: A part of the path that does not exist.
+        OptionError: A part of the path that holds a value.
     """
     place: Any = document
     rest = path
@@ -133,15 +142,21 @@ def _set(document: dict[str, Any], path: str, value: float) -> None:
             place, rest = place[name], rest[len(name) + 1 :]
             continue
         last = SLO_ALIASES.get(rest, rest) if rest not in place else rest
+        wrong = []
         if "." in last or (name and rest != name):
             known = suggest(rest.partition(".")[0], place)
-            raise OptionError(
+            wrong = [
                 f"--vary {path}: the scenario has no {path!r} to change, from {rest!r} on ({known}); factors are "
                 "price.X, demand.MODEL and slo.MODEL"
-            )
+            ]
+        if name and rest != name:
+            raise OptionError(wrong[0])
         # A name that the scenario leaves out gets its value; one that it cannot have is refused when it is read.
+        *sections, last = last.split(".")
+        for section in sections:
+            place = place.setdefault(section, {})
         place[last] = value
-        return
+        return wrong
 
 
 def _scale(document: dict[str, Any], section: str, name: str, factor: float) -> None:

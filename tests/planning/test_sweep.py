@@ -159,6 +159,7 @@ def test_bad_axes_are_refused(text: str) -> None:
         ("price.H100", OptionError, "no such GPU type"),
         ("demand.phi", OptionError, "no such model"),
         ("name", ScenarioError, "name"),
+        ("limits.max_usd", OptionError, "as a new section: limits.max_usd: unknown key"),
     ],
 )
 def test_changes_that_lead_nowhere_are_refused(
@@ -166,6 +167,15 @@ def test_changes_that_lead_nowhere_are_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         varied(tiny_scenario, {path: -5})
+
+
+def test_a_section_that_the_scenario_leaves_out_is_added(request_: PlanRequest) -> None:
+    """A budget could be swept only where the file had one."""
+    swept = last(request_, "limits.max_usd_h=1,5.0802,9")
+    assert [point.status for point in swept.points] == ["infeasible", "optimal", "optimal"]
+    assert "5.0802 is enough" in swept.points[0].error
+    nested = varied(request_.scenario, {"models.phi4-14b.limits.max_nodes": 3, "models.phi4-14b.limits.max_usd_h": 9})
+    assert dict(nested.document["models"]["phi4-14b"]["limits"]) == {"max_nodes": 3, "max_usd_h": 9}
 
 
 def test_a_file_of_another_sweep_is_refused(request_: PlanRequest, tmp_path: Path) -> None:
