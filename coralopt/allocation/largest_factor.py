@@ -42,7 +42,7 @@ from coralopt.allocation.model.columns import Columns, joined
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.search.part import TOLERANCE, eased_limits
-from coralopt.allocation.search.rent_limit import rent_limit
+from coralopt.allocation.search.upper_limits import rent_limit
 from coralopt.allocation.side_constraints import SidePrices
 from coralopt.allocation.within_budget import Bracket, narrow
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError

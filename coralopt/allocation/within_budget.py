@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from coralopt.allocation.bounds.relaxation import SHORTFALL
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.options import AllocationSearchOptions
-from coralopt.allocation.search.rent_limit import rent_only
 from coralopt.allocation.search.solve import solve_allocation
+from coralopt.allocation.search.upper_limits import rent_only
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.solving import Backend, SolveOptions

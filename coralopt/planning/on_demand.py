@@ -23,7 +23,7 @@ from coralopt.allocation import (
     AllocationSearchOptions,
     explain,
 )
-from coralopt.allocation.search.rent_limit import rent_limit
+from coralopt.allocation.search.upper_limits import rent_limit
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.machine import cores
 from coralopt.planning.on_demand_bound import BRANCHES, RAISES, BoundSearch, DemandSteps

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from coralopt.allocation import AllocationSearchOptions, LargestFactor, Served, check_shortfall
-from coralopt.allocation.search.rent_limit import PART, beyond_limit, rent_only, without_rent_limit
+from coralopt.allocation.search.upper_limits import PART, beyond_limit, rent_only, without_rent_limit
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.planning.on_demand import Best, OnDemandSearch, ProblemOf
 from coralopt.planning.on_demand_objective import LargestShare
@@ -89,7 +89,7 @@ def _within_rent(
 ) -> tuple[TemplateLibrary, Served]:
     """The least cost, a limit on the rent of everything left out as long as that settles it, as with a library.
 
-    See :mod:`coralopt.allocation.search.rent_limit`.
+    See :mod:`coralopt.allocation.search.upper_limits`.
 
     Raises:
         InfeasibleError, NoSolutionError: As :meth:`OnDemandSearch.run`.

@@ -48,7 +48,7 @@ from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.model.assembler import assemble
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.routes import ModelRoutes, Route
-from coralopt.allocation.search.rent_limit import rent_limit
+from coralopt.allocation.search.upper_limits import rent_limit
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.allocation.within_budget import Bracket, narrow
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError

@@ -57,8 +57,7 @@ The steps, each exact; ``seconds`` of the result has them by these names:
 ``check``
     holds the answer against the whole problem.
 
-A limit on the rent of everything is left out as long as that settles it
-(:mod:`coralopt.allocation.search.rent_limit`).
+Upper limits are left out as long as that settles it (:mod:`coralopt.allocation.search.upper_limits`).
 
 Large libraries, and problems that come with the ``state`` of a similar one, are not reduced step by step. One pass over
 the library at given capacity prices, 0 at first, leaves the templates that an allocation below some target may use
@@ -90,10 +89,10 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.context import WIDER, Root, SearchContext, TooFarError
 from coralopt.allocation.search.fixing import solve_full_model
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
-from coralopt.allocation.search.rent_limit import RentLimitSearch, rent_limit
 from coralopt.allocation.search.result import AllocationResult, finished, infeasible
 from coralopt.allocation.search.rounding import rounded
 from coralopt.allocation.search.strategy import prove
+from coralopt.allocation.search.upper_limits import UpperLimitSearch
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import Backend, SolveOptions, require_backend
@@ -133,11 +132,10 @@ def solve_allocation(
         raise OptionError(f"unknown formulation {search.formulation!r}; choose from: {', '.join(sorted(known))}")
     if restrict is not None and (not search.reductions or restrict < 1):
         raise OptionError(f"restrict is {restrict}; it must be at least 1, and needs the reductions")
-    limit, unmet = rent_limit(problem), np.isfinite(problem.unmet_prices()).any()
     solve = partial(_solved, backend)
-    if limit is None or unmet or not search.reductions:
+    if np.isfinite(problem.unmet_prices()).any() or not search.reductions:
         return solve(problem, options, search)
-    return RentLimitSearch(problem, limit, options, search, solve).run()
+    return UpperLimitSearch(problem, options, search, solve).run()
 
 
 def _solved(

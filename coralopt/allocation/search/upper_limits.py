@@ -1,18 +1,21 @@
-"""Allocation within a limit on the rent of everything, which is left out as long as that settles it.
+"""Allocation within upper limits, which are left out as long as that settles it.
 
-Let C be the least cost without the limit. With it nothing costs less, so an allocation of cost C within the limit is the
-best there is, and most are: what is cheap has little rent. Where it is not, the least rent decides: if its proven bound is
-above the limit, no allocation meets every demand within it. Neither programme has a row that holds all regions and model
-phases together, so bounds are those of coverings of whole instances, and large libraries are looked at near prices only.
-Only what remains, cost against rent where instances run already, needs the row.
+Let C be the least cost without some limits. With them nothing costs less, so an allocation of cost C that keeps them is
+the best there is. Limits that bind nothing so cost next to nothing, while their rows would hold all model phases
+together: bounds are those of coverings of whole instances, and large libraries are looked at near prices only.
 
-Demand that may go unmet at a price takes what the limit leaves, so all of that is of no use then.
+A limit on the rent of everything hardly ever binds in any other way than that nothing is affordable: what is cheap has
+little rent. Where an allocation breaks it, the least rent decides: if its proven bound is above the limit, no allocation
+meets every demand within it. Only what remains, cost against rent where instances run already, needs the row.
+
+Demand that may go unmet at a price takes what limits leave, so all of that is of no use then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from coralopt.allocation.explain import Explanation
@@ -24,8 +27,8 @@ from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.solving import SolveOptions, gap_reached
 from coralopt.solving.tolerance import TOLERANCE
 
-#: Share of the time left that each of the searches without the limit may take.
-PART = 0.5
+#: Share of the time left that each of the searches without a limit on rent may take, and one without all upper limits.
+PART, BRIEF = 0.5, 0.05
 
 Solve = Callable[[AllocationProblem, SolveOptions, AllocationSearchOptions], AllocationResult]
 
@@ -36,23 +39,31 @@ def rent_limit(problem: AllocationProblem) -> SideConstraint | None:
     return min(rows, key=lambda row: row.bound, default=None)
 
 
+def loose_limits(problem: AllocationProblem) -> tuple[SideConstraint, ...]:
+    """Upper limits that may bind nothing; those on what is started take no rows of all columns, and bans none at all."""
+    return tuple(
+        row for row in problem.side_constraints if row.sense == "most" and not row.is_ban and row.measure != "new_nodes"
+    )
+
+
 def rent_only(problem: AllocationProblem, without: SideConstraint) -> AllocationProblem:
     """A problem whose cost is rent, neither starts nor transfers, without one of its side constraints."""
     free = tuple(model.scaled(0.0) for model in problem.routes)
-    return replace(_without(problem, without), penalty=0.0, start_penalty=None, routes=free)
+    return replace(_without(problem, (without,)), penalty=0.0, start_penalty=None, routes=free)
 
 
-def _without(problem: AllocationProblem, row: SideConstraint) -> AllocationProblem:
-    """A problem with one side constraint less; who watches the given one hears nothing of its allocations."""
+def _without(problem: AllocationProblem, rows: Sequence[SideConstraint]) -> AllocationProblem:
+    """A problem without some side constraints; who watches the given one hears nothing of its allocations."""
     parts = {item.name: getattr(problem, item.name) for item in fields(AllocationProblem)}
-    others = tuple(other for other in problem.side_constraints if other is not row)
+    left_out = {id(row) for row in rows}
+    others = tuple(row for row in problem.side_constraints if id(row) not in left_out)
     return AllocationProblem(**(parts | {"side_constraints": others}))
 
 
 def without_rent_limit(problem: AllocationProblem) -> AllocationProblem:
     """A problem without its tightest limit on the rent of everything."""
     limit = rent_limit(problem)
-    return problem if limit is None else _without(problem, limit)
+    return problem if limit is None else _without(problem, (limit,))
 
 
 def beyond_limit(limit: SideConstraint, enough: float, needed: float) -> InfeasibleError:
@@ -68,25 +79,23 @@ def beyond_limit(limit: SideConstraint, enough: float, needed: float) -> Infeasi
 
 
 @dataclass(frozen=True)
-class RentLimitSearch:
-    """Allocation within a limit on rent.
+class UpperLimitSearch:
+    """Allocation within upper limits.
 
     Attributes:
         problem: The problem, without prices of unmet demand.
-        limit: One of its side constraints.
         options: Common options; ``time_limit`` (s) is for the whole search.
         search: How to search.
         solve: Solves a problem as it is.
     """
 
     problem: AllocationProblem
-    limit: SideConstraint
     options: SolveOptions
     search: AllocationSearchOptions
     solve: Solve
 
     def run(self) -> AllocationResult:
-        """The best allocation within the limit.
+        """The best allocation within the limits.
 
         Raises:
             InfeasibleError: None meets every demand.
@@ -100,7 +109,18 @@ class RentLimitSearch:
             seconds = self.options.time_limit - (time.perf_counter() - started)
             return replace(self.options, time_limit=max(0.1, share * seconds))
 
-        free, search = _without(self.problem, self.limit), self.search
+        loose, limit = loose_limits(self.problem), rent_limit(self.problem)
+        if any(row is not limit for row in loose):
+            with contextlib.suppress(NoSolutionError):
+                brief = self.solve(_without(self.problem, loose), left(BRIEF), self.search)
+                if self._holds(brief) and (brief.interrupted or self._settled(brief)):
+                    return brief
+                self._stop_if(brief.interrupted)
+        return self.solve(self.problem, left(1.0), self.search) if limit is None else self._within(limit, left)
+
+    def _within(self, limit: SideConstraint, left: Callable[[float], SolveOptions]) -> AllocationResult:
+        """The best allocation within a limit on rent; options for a share of the time left."""
+        free, search = _without(self.problem, (limit,)), self.search
         try:
             without = self.solve(free, left(PART), search)
         except NoSolutionError:
@@ -112,7 +132,7 @@ class RentLimitSearch:
             search = replace(search, start=without.allocation)
             return self.solve(free, left(1.0), search).with_bound(without.bound_usd_h)
         self._stop_if(without.interrupted)
-        least = self._least_rent(left(PART), search)
+        least = self._least_rent(limit, left(PART), search)
         if least is not None:
             self._stop_if(least.interrupted)
             search = replace(search, start=least.allocation if self._holds(least) else search.start)
@@ -125,24 +145,26 @@ class RentLimitSearch:
     def _holds(self, result: AllocationResult) -> bool:
         return self.problem.check(result.allocation).feasible
 
-    def _least_rent(self, options: SolveOptions, search: AllocationSearchOptions) -> AllocationResult | None:
+    def _least_rent(
+        self, limit: SideConstraint, options: SolveOptions, search: AllocationSearchOptions
+    ) -> AllocationResult | None:
         """What is known of the least rent; without reasons only whether it is above the limit.
 
         Raises:
             InfeasibleError: It is.
         """
-        limit = self.limit.bound * (1 + TOLERANCE)
-        paid = rent_only(self.problem, self.limit)
-        enough = search.enough if search.explained else limit
+        most = limit.bound * (1 + TOLERANCE)
+        paid = rent_only(self.problem, limit)
+        enough = search.enough if search.explained else most
         try:
             least = self.solve(paid, options, replace(search, enough=enough, explained=False))
         except NoSolutionError:
             return None
-        if least.bound_usd_h <= limit:
+        if least.bound_usd_h <= most:
             return least
         if not search.explained:
-            raise InfeasibleError(f"no allocation meets every demand within {self.limit.name}")
-        raise beyond_limit(self.limit, least.cost_usd_h, least.bound_usd_h)
+            raise InfeasibleError(f"no allocation meets every demand within {limit.name}")
+        raise beyond_limit(limit, least.cost_usd_h, least.bound_usd_h)
 
     @staticmethod
     def _stop_if(interrupted: bool) -> None:

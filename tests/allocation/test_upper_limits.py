@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from operator_problems import allocations_within, operated_cost, operated_problems
 
 from coralopt.allocation import AllocationProblem, Explanation, solve_allocation
-from coralopt.allocation.search.rent_limit import rent_only
+from coralopt.allocation.search.upper_limits import rent_only
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
