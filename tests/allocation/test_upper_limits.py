@@ -1,4 +1,4 @@
-"""Limits on the rent of everything are left out as long as that settles an allocation."""
+"""Upper limits are left out as long as that settles an allocation."""
 
 from __future__ import annotations
 
