@@ -52,14 +52,14 @@ def solve_on_demand(
 
     explained = request.on_infeasible == "explain"
 
-    def whole(share: float, problem_of: ProblemOf) -> OnDemandSearch:
+    def whole(share: float, problem_of: ProblemOf, explained: bool) -> OnDemandSearch:
         this = OnDemandSearch(rest_of_time(share), tables, problem_of, replace(search, explained=explained))
-        if not explained and limit is not None:
+        if request.on_infeasible != "explain" and limit is not None:
             this.first_by = min(this.first_by, started + FIRST * limit)
         return this
 
     try:
-        return _within_rent(whole, problem_of)
+        return _within_rent(whole, problem_of, explained)
     except (InfeasibleError, NoSolutionError):
         # Perhaps it can be met, but that was not known in time; less can be served all the same.
         if explained:
@@ -85,7 +85,7 @@ def solve_on_demand(
 
 
 def _within_rent(
-    whole: Callable[[float, ProblemOf], OnDemandSearch], problem_of: ProblemOf
+    whole: Callable[[float, ProblemOf, bool], OnDemandSearch], problem_of: ProblemOf, explained: bool
 ) -> tuple[TemplateLibrary, Served]:
     """The least cost, a limit on the rent of everything left out as long as that settles it, as with a library.
 
@@ -93,21 +93,32 @@ def _within_rent(
 
     Raises:
         InfeasibleError, NoSolutionError: As :meth:`OnDemandSearch.run`.
+        KeyboardInterrupt: Ctrl-C came before any allocation within the limit was known.
     """
-    search = whole(1.0, problem_of)
+    search = whole(1.0, problem_of, explained)
     limit = search.rent_limit
     if limit is None:
         return least_cost(search)
-    library, served = least_cost(whole(PART, lambda library: without_rent_limit(problem_of(library))))
+    try:
+        library, served = least_cost(whole(PART, lambda library: without_rent_limit(problem_of(library)), False))
+    except InfeasibleError:
+        if not explained:
+            raise
+        # What is said of it is about all limits.
+        return least_cost(search)
+    except NoSolutionError:
+        return least_cost(search)
     problem, allocation = problem_of(library), served.result.allocation
     if problem.check(allocation).feasible:
         return library, replace(served, problem=problem)
+    if served.result.interrupted:
+        raise KeyboardInterrupt
     if problem.running is None and problem.start_penalty is None and not problem.routes:
         # All cost is rent, and K times the same.
         least = served.result.bound_usd_h / (1 + problem.penalty)
         if least > limit.bound * (1 + TOLERANCE):
             raise beyond_limit(limit, rent_only(problem, limit).check(allocation).objective, least)
-    return least_cost(whole(1.0, problem_of))
+    return least_cost(search)
 
 
 def _left(started: float, limit: float) -> float:

@@ -24,7 +24,7 @@ FREE = SideConstraint("budget", "most", "usd_h", 1e9)
 @st.composite
 def limited_problems(draw: st.DrawFn) -> tuple[AllocationProblem, Fraction | None]:
     """A problem where instances run already, with a budget of about the rent of some allocation; its least rent without."""
-    problem = draw(operated_problems(("supply", "region", "spare")))
+    problem = draw(operated_problems(("supply", "region", "model", "quota", "spare")))
     problem = replace(problem, unmet_price=None, penalty=draw(st.sampled_from([0.0, 0.5, 8.0])))
     every = [dict(counts) for counts in allocations_within(problem)]
     served = np.zeros_like(problem.demand)
@@ -62,6 +62,11 @@ def test_least_cost_within_a_budget_is_that_of_enumeration(
         explanation = caught.value.explanation
         assert isinstance(explanation, Explanation)
         assert (least_rent is None) == (not explanation.needed)
+        for name, bound in explanation.eased.items():
+            # Beside all other limits, whichever were left out.
+            rows = (replace(row, bound=bound) if row.name == name else row for row in problem.side_constraints)
+            eased = replace(problem, side_constraints=tuple(rows))
+            assert any(operated_cost(eased, counts) is not None for counts in allocations_within(eased))
         if least_rent is not None:
             assert explanation.needed["budget"] == pytest.approx(float(least_rent))
             assert explanation.eased["budget"] == pytest.approx(float(least_rent))
@@ -90,3 +95,25 @@ def test_the_row_is_there_where_cost_goes_against_rent() -> None:
     )
     assert solve_allocation(problem, options=EXACT).cost_usd_h == pytest.approx(4.0)
     assert solve_allocation(replace(problem, side_constraints=()), options=EXACT).cost_usd_h == pytest.approx(3.0)
+
+
+def test_a_limit_is_not_called_enough_beside_one_that_was_left_out() -> None:
+    """Three nodes would do, but not within the budget: both limits are in the way."""
+    problem = AllocationProblem(
+        usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
+        throughput=np.array([10.0, 10.0]),
+        phase=np.array([0, 0], dtype=np.int32),
+        price=np.array([[3.0, 2.0]]),
+        availability=np.array([[2, 2]]),
+        demand=np.array([30.0]),
+        penalty=0.1,
+        running=None,
+        phase_names=("m/decode",),
+        region_names=("here",),
+        configuration_names=("dear", "cheap"),
+        side_constraints=(replace(FREE, bound=6.0), SideConstraint("few", "most", "nodes", 2.0)),
+    )
+    with pytest.raises(InfeasibleError) as caught:
+        solve_allocation(problem, options=EXACT)
+    assert "is enough" not in str(caught.value)
+    assert not caught.value.explanation.enough

@@ -135,7 +135,7 @@ def solve_allocation(
     solve = partial(_solved, backend)
     if np.isfinite(problem.unmet_prices()).any() or not search.reductions:
         return solve(problem, options, search)
-    return UpperLimitSearch(problem, options, search, solve).run()
+    return UpperLimitSearch(problem, backend, options, search, solve).run()
 
 
 def _solved(

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
-from coralopt.allocation.explain import Explanation
+from coralopt.allocation.explain import Explanation, explain
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.options import AllocationSearchOptions
 from coralopt.allocation.search.result import AllocationResult
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.errors import InfeasibleError, NoSolutionError
-from coralopt.solving import SolveOptions, gap_reached
+from coralopt.solving import Backend, SolveOptions, gap_reached
 from coralopt.solving.tolerance import TOLERANCE
 
 #: Share of the time left that each of the searches without a limit on rent may take, and one without all upper limits.
@@ -84,12 +84,14 @@ class UpperLimitSearch:
 
     Attributes:
         problem: The problem, without prices of unmet demand.
+        backend: The back end.
         options: Common options; ``time_limit`` (s) is for the whole search.
         search: How to search.
         solve: Solves a problem as it is.
     """
 
     problem: AllocationProblem
+    backend: Backend
     options: SolveOptions
     search: AllocationSearchOptions
     solve: Solve
@@ -112,17 +114,33 @@ class UpperLimitSearch:
         loose, limit = loose_limits(self.problem), rent_limit(self.problem)
         if any(row is not limit for row in loose):
             with contextlib.suppress(NoSolutionError):
-                brief = self.solve(_without(self.problem, loose), left(BRIEF), self.search)
+                brief = self._without(loose, left(BRIEF), self.search)
                 if self._holds(brief) and (brief.interrupted or self._settled(brief)):
                     return brief
                 self._stop_if(brief.interrupted)
         return self.solve(self.problem, left(1.0), self.search) if limit is None else self._within(limit, left)
 
+    def _without(
+        self, rows: Sequence[SideConstraint], options: SolveOptions, search: AllocationSearchOptions
+    ) -> AllocationResult:
+        """The best allocation without some limits.
+
+        Raises:
+            InfeasibleError: There is none; what is said of it is about the whole problem, all limits included.
+        """
+        try:
+            return self.solve(_without(self.problem, rows), options, replace(search, explained=False))
+        except InfeasibleError:
+            if not search.explained:
+                raise
+            explanation = explain(self.problem, self.backend, self.options)
+            raise InfeasibleError(str(explanation), explanation) from None
+
     def _within(self, limit: SideConstraint, left: Callable[[float], SolveOptions]) -> AllocationResult:
         """The best allocation within a limit on rent; options for a share of the time left."""
-        free, search = _without(self.problem, (limit,)), self.search
+        search = self.search
         try:
-            without = self.solve(free, left(PART), search)
+            without = self._without((limit,), left(PART), search)
         except NoSolutionError:
             return self.solve(self.problem, left(1.0), search)
         search = replace(search, state=without.state or search.state)
@@ -130,7 +148,7 @@ class UpperLimitSearch:
             if without.interrupted or self._settled(without):
                 return without
             search = replace(search, start=without.allocation)
-            return self.solve(free, left(1.0), search).with_bound(without.bound_usd_h)
+            return self._without((limit,), left(1.0), search).with_bound(without.bound_usd_h)
         self._stop_if(without.interrupted)
         least = self._least_rent(limit, left(PART), search)
         if least is not None:
