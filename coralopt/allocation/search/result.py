@@ -57,12 +57,12 @@ class AllocationResult:
     interrupted: bool = False
     proof: Proof = Proof.OWN_BOUND
 
-    def with_bound(self, bound_usd_h: float) -> AllocationResult:
-        """The same where another bound of our own holds, too."""
+    def with_bound(self, bound_usd_h: float, proof: Proof = Proof.OWN_BOUND) -> AllocationResult:
+        """The same where another bound holds, too; ``proof`` is what that one rests on."""
         if bound_usd_h <= self.bound_usd_h:
             return self
         bound = min(bound_usd_h, self.cost_usd_h)
-        return replace(self, bound_usd_h=bound, gap=relative_gap(self.cost_usd_h, bound), proof=Proof.OWN_BOUND)
+        return replace(self, bound_usd_h=bound, gap=relative_gap(self.cost_usd_h, bound), proof=proof)
 
 
 def infeasible(search: SearchContext) -> InfeasibleError:

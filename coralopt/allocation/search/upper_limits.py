@@ -14,6 +14,7 @@ Demand that may go unmet at a price takes what limits leave, so all of that is o
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -112,13 +113,15 @@ class UpperLimitSearch:
             return replace(self.options, time_limit=max(0.1, share * seconds))
 
         loose, limit = loose_limits(self.problem), rent_limit(self.problem)
+        brief: AllocationResult | None = None
         if any(row is not limit for row in loose):
             with contextlib.suppress(NoSolutionError):
                 brief = self._without(loose, left(BRIEF), self.search)
                 if self._holds(brief) and (brief.interrupted or self._settled(brief)):
                     return brief
                 self._stop_if(brief.interrupted)
-        return self.solve(self.problem, left(1.0), self.search) if limit is None else self._within(limit, left)
+        within = self.solve(self.problem, left(1.0), self.search) if limit is None else self._within(limit, left)
+        return within if brief is None else within.with_bound(brief.bound_usd_h, brief.proof)
 
     def _without(
         self, rows: Sequence[SideConstraint], options: SolveOptions, search: AllocationSearchOptions
@@ -148,13 +151,13 @@ class UpperLimitSearch:
             if without.interrupted or self._settled(without):
                 return without
             search = replace(search, start=without.allocation)
-            return self._without((limit,), left(1.0), search).with_bound(without.bound_usd_h)
+            return self._without((limit,), left(1.0), search).with_bound(without.bound_usd_h, without.proof)
         self._stop_if(without.interrupted)
         least = self._least_rent(limit, left(PART), search)
         if least is not None:
             self._stop_if(least.interrupted)
             search = replace(search, start=least.allocation if self._holds(least) else search.start)
-        return self.solve(self.problem, left(1.0), search).with_bound(without.bound_usd_h)
+        return self.solve(self.problem, left(1.0), search).with_bound(without.bound_usd_h, without.proof)
 
     def _settled(self, result: AllocationResult) -> bool:
         gap = gap_reached(result.cost_usd_h, result.bound_usd_h, self.options.rel_gap, self.options.abs_gap)
@@ -173,7 +176,7 @@ class UpperLimitSearch:
         """
         most = limit.bound * (1 + TOLERANCE)
         paid = rent_only(self.problem, limit)
-        enough = search.enough if search.explained else most
+        enough = math.inf if search.explained else most
         try:
             least = self.solve(paid, options, replace(search, enough=enough, explained=False))
         except NoSolutionError:
