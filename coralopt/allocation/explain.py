@@ -25,14 +25,9 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import (
-    SHORTFALL,
-    Relaxation,
-    least_shortfall,
-    reduced_costs,
-    solve_relaxation,
-)
+from coralopt.allocation.bounds.relaxation import SHORTFALL, Relaxation, least_shortfall, reduced_costs
 from coralopt.allocation.check import unmet_demand
+from coralopt.allocation.least_bound import least_bound
 from coralopt.allocation.model.assembler import assemble
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -44,8 +39,6 @@ from coralopt.types import Floats, Ints
 
 #: Most columns of the elastic problem.
 MOST_COLUMNS = 3_000
-#: A bound of a side constraint beyond any pool.
-AMPLE = 1e9
 #: Seconds for the elastic problem where the caller set no limit.
 SECONDS = 30.0
 
@@ -280,7 +273,7 @@ def _explained(problem: AllocationProblem, backend: Backend, options: SolveOptio
     eased = {}
     for item in problem.side_constraints:
         if item.name in found.enough and time.perf_counter() < deadline:
-            bound = _least_bound(problem, item, lp_solver, backend, options, deadline)
+            bound = least_bound(problem, item, lp_solver, backend, options, deadline)
             if bound is not None:
                 eased[item.name] = bound
     broken = () if shortfalls or missed else small.check(planned).sentences[:3]
@@ -404,48 +397,6 @@ def _conflict(
     names = tuple(item.name for item in kept)
     enough = tuple(name for name in names if answers.get(name))
     return _Conflict(names, proven, enough, all(answers.get(name) is not None for name in names))
-
-
-def _least_bound(
-    problem: AllocationProblem,
-    item: SideConstraint,
-    lp_solver: Backend,
-    backend: Backend,
-    options: SolveOptions,
-    deadline: float,
-) -> float | None:
-    """The least bound of a side constraint that asks for "most" with which everything else can be met, nearly.
-
-    Minimises what the constraint measures over the columns of least reduced cost of the linear relaxation of that.
-
-    Returns:
-        ``None`` where none is known, and for measures that are no sum over instances.
-    """
-    if item.sense == "least" or item.is_ban or item.measure == "new_nodes" or (item.is_rent and problem.supply):
-        return None
-    # The row stays, so that reductions keep what it counts.
-    rows = tuple(replace(row, bound=AMPLE) if row is item else row for row in problem.side_constraints)
-    eased = replace(problem, side_constraints=rows).unstarted()
-    reduced = reduce_problem(eased)
-    small = reduced.problem
-    columns = Columns.of(small).without_cost()
-    columns = replace(columns, cost=item.coefficients(small, columns.template, columns.region))
-    relaxation = solve_relaxation(small, columns, lp_solver)
-    if time.perf_counter() > deadline or (relaxation.shortfall > SHORTFALL).any():
-        return None
-    prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices, relaxation.side_prices)
-    order = np.argsort(np.round(prices, 9), kind="stable")
-    chosen = np.union1d(order[:MOST_COLUMNS], np.flatnonzero(relaxation.x > 1e-9))
-    limit = max(1.0, deadline - time.perf_counter())
-    nearly = SolveOptions(rel_gap=1e-4, time_limit=limit, threads=options.threads, seed=options.seed)
-    result = heeded(solve_matrix(assemble(small, columns, chosen), backend, nearly))
-    if result.x is None:
-        return None
-    counts = np.rint(result.x[: len(chosen)]).astype(np.int64)
-    planned = reduced.restore(columns.allocation(counts, chosen))
-    if not eased.check(planned).feasible:
-        return None
-    return item.total(problem, planned.template, planned.region, planned.count)
 
 
 def _used_up(problem: AllocationProblem, template: Ints, region: Ints, planned: Allocation) -> list[SideConstraint]:

@@ -73,6 +73,9 @@ def test_a_budget_below_every_plan_claims_nothing_that_no_plan_shows(
     with pytest.raises(InfeasibleError, match=r"^not every demand can be met within limits.max_usd_h: ") as caught:
         planned({"gpt-oss-20b": OSS}, {"configurations": supply}, limits={"max_usd_h": 0.9 * rent})
     assert "is enough" not in str(caught.value)
+    # Less than any node costs: the message named no limit at all.
+    with pytest.raises(InfeasibleError, match=r"no instance of gpt-oss-20b/prefill is within limits\.max_usd_h"):
+        planned({"gpt-oss-20b": OSS}, {"configurations": supply}, limits={"max_usd_h": 0.5})
     assert 0.9 * rent < caught.value.explanation.needed["limits.max_usd_h"] <= rent * (1 + 1e-9)
 
 

@@ -63,6 +63,9 @@ class PromiseSearch:
         ceiling: The search ends as soon as it is known that no plan costs less, USD/h.
         refused: Instances that certificates did not confirm; they are no design.
 
+    Raises:
+        InfeasibleError: Not even one instance of some phase is within the limits.
+
     Attributes:
         cut_short: What ended the search before its time, empty where nothing did.
         unconfirmed: Models of the plan that ask for a share and whose instances were not seen to hold it together.
@@ -101,7 +104,12 @@ class PromiseSearch:
             prices.append(least_price(base, library, p, groups, most))
         room = Room.of(base, library, self.groups)
         if len(room.limits):
-            prices = [np.where(room.fits_alone(p), price, math.inf) for p, price in enumerate(prices)]
+            within = [np.where(room.fits_alone(p), price, math.inf) for p, price in enumerate(prices)]
+            for phase, price, left in zip(scenario.model_phases, prices, within, strict=True):
+                if phase.demand_tokens_s > 0 and np.isfinite(price).any() and not np.isfinite(left).any():
+                    names = ", ".join(row.name for row in base.side_constraints if row.sense == "most")
+                    raise InfeasibleError(f"no instance of {phase.key} is within {names}")
+            prices = within
         self.prices = prices
         # Wherever it is cheapest.
         self.price = [price.min(axis=1) for price in prices]
