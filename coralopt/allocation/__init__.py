@@ -13,14 +13,13 @@ from coralopt.allocation.on_infeasible import (
     check_on_infeasible,
     check_shortfall,
     solve_or_serve_less,
-    was_interrupted,
 )
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
 from coralopt.allocation.routes import Flow, ModelRoutes, Route, RouteMean
 from coralopt.allocation.search.fewest import fewest_gpus
 from coralopt.allocation.search.options import AllocationSearchOptions, AllocationState, SearchLimits
-from coralopt.allocation.search.result import AllocationResult
+from coralopt.allocation.search.result import AllocationResult, was_interrupted
 from coralopt.allocation.search.session import AllocationSession
 from coralopt.allocation.search.solve import solve_allocation
 from coralopt.allocation.side_constraint_use import SideConstraintUse, side_constraint_uses

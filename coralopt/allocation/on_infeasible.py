@@ -13,10 +13,10 @@ from coralopt.allocation.largest_factor import LargestFactor, largest_factor
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.routes import Flow
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
-from coralopt.allocation.search.result import AllocationResult
+from coralopt.allocation.search.result import AllocationResult, was_interrupted
 from coralopt.allocation.search.solve import solve_allocation
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
-from coralopt.solving import Backend, Limit, SolveOptions
+from coralopt.solving import Backend, SolveOptions
 from coralopt.types import Floats
 
 OnInfeasible = Literal["explain", "scale", "shortfall"]
@@ -67,11 +67,6 @@ class Served:
 
 #: As :func:`coralopt.allocation.solve_allocation`.
 SolveAllocation = Callable[[AllocationProblem, Backend | str, SolveOptions, AllocationSearchOptions], AllocationResult]
-
-
-def was_interrupted(error: NoSolutionError) -> bool:
-    """Whether Ctrl-C ended a search before any allocation was known."""
-    return getattr(getattr(error.result, "termination", None), "limit", None) is Limit.INTERRUPTED
 
 
 def solve_or_serve_less(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from coralopt.allocation import AllocationSearchOptions, LargestFactor, Served, check_shortfall
+from coralopt.allocation import AllocationSearchOptions, LargestFactor, Served, check_shortfall, was_interrupted
 from coralopt.allocation.search.upper_limits import PART, beyond_limit, rent_only, without_rent_limit
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.planning.on_demand import Best, OnDemandSearch, ProblemOf
@@ -106,7 +106,9 @@ def _within_rent(
             raise
         # What is said of it is about all limits.
         return least_cost(search)
-    except NoSolutionError:
+    except NoSolutionError as error:
+        if was_interrupted(error):
+            raise
         return least_cost(search)
     problem, allocation = problem_of(library), served.result.allocation
     if problem.check(allocation).feasible:

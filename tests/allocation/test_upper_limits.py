@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_problems import allocations_within, operated_cost, operated_problems
 
-from coralopt.allocation import AllocationProblem, Explanation, solve_allocation
-from coralopt.allocation.search.upper_limits import rent_only
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions, Explanation, solve_allocation
+from coralopt.allocation.search.upper_limits import UpperLimitSearch, rent_only
 from coralopt.allocation.side_constraints import SideConstraint
-from coralopt.errors import InfeasibleError
-from coralopt.solving import SolveOptions
+from coralopt.errors import InfeasibleError, NoSolutionError
+from coralopt.solving import Limit, SolveOptions, get_backend
 
 EXACT = SolveOptions(rel_gap=0.0)
 FREE = SideConstraint("budget", "most", "usd_h", 1e9)
@@ -77,20 +80,27 @@ def test_least_cost_within_a_budget_is_that_of_enumeration(
     assert result.bound_usd_h == pytest.approx(float(truth))
 
 
-def test_the_row_is_there_where_cost_goes_against_rent() -> None:
-    """Keeping the dear node costs less than starting a cheap one; the budget allows only the cheap one."""
-    problem = AllocationProblem(
+def two_kinds(**parts: Any) -> AllocationProblem:
+    """One model phase on a dear or a cheap node."""
+    return AllocationProblem(
         usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
         throughput=np.array([10.0, 10.0]),
         phase=np.array([0, 0], dtype=np.int32),
         price=np.array([[3.0, 2.0]]),
         availability=np.array([[2, 2]]),
-        demand=np.array([10.0]),
-        penalty=1.0,
-        running=np.array([[1], [0]]),
         phase_names=("m/decode",),
         region_names=("here",),
         configuration_names=("dear", "cheap"),
+        **parts,
+    )
+
+
+def test_the_row_is_there_where_cost_goes_against_rent() -> None:
+    """Keeping the dear node costs less than starting a cheap one; the budget allows only the cheap one."""
+    problem = two_kinds(
+        demand=np.array([10.0]),
+        penalty=1.0,
+        running=np.array([[1], [0]]),
         side_constraints=(replace(FREE, bound=2.5),),
     )
     assert solve_allocation(problem, options=EXACT).cost_usd_h == pytest.approx(4.0)
@@ -99,21 +109,26 @@ def test_the_row_is_there_where_cost_goes_against_rent() -> None:
 
 def test_a_limit_is_not_called_enough_beside_one_that_was_left_out() -> None:
     """Three nodes would do, but not within the budget: both limits are in the way."""
-    problem = AllocationProblem(
-        usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
-        throughput=np.array([10.0, 10.0]),
-        phase=np.array([0, 0], dtype=np.int32),
-        price=np.array([[3.0, 2.0]]),
-        availability=np.array([[2, 2]]),
+    problem = two_kinds(
         demand=np.array([30.0]),
         penalty=0.1,
         running=None,
-        phase_names=("m/decode",),
-        region_names=("here",),
-        configuration_names=("dear", "cheap"),
         side_constraints=(replace(FREE, bound=6.0), SideConstraint("few", "most", "nodes", 2.0)),
     )
     with pytest.raises(InfeasibleError) as caught:
         solve_allocation(problem, options=EXACT)
     assert "is enough" not in str(caught.value)
     assert not caught.value.explanation.enough
+
+
+def test_ctrl_c_ahead_of_any_allocation_ends_all_searches() -> None:
+    """Without limits nothing is known in time: the search goes on with them, unless it was Ctrl-C."""
+    limits = (replace(FREE, bound=9.0), SideConstraint("few", "most", "nodes", 3.0))
+    problem = two_kinds(demand=np.array([10.0]), penalty=0.1, running=None, side_constraints=limits)
+    for limit, searches in ((Limit.TIME, 3), (Limit.INTERRUPTED, 1)):
+        said = SimpleNamespace(termination=SimpleNamespace(limit=limit))
+        solve = Mock(side_effect=NoSolutionError("nothing is known", said))
+        search = UpperLimitSearch(problem, get_backend("highs"), EXACT, AllocationSearchOptions(), solve)
+        with pytest.raises(NoSolutionError):
+            search.run()
+        assert solve.call_count == searches

@@ -12,7 +12,7 @@ from coralopt.allocation.search.context import SearchContext
 from coralopt.allocation.search.options import AllocationState
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
-from coralopt.solving import Proof, Solution, formulation_name, relative_gap
+from coralopt.solving import Limit, Proof, Solution, formulation_name, relative_gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,11 @@ class AllocationResult:
             return self
         bound = min(bound_usd_h, self.cost_usd_h)
         return replace(self, bound_usd_h=bound, gap=relative_gap(self.cost_usd_h, bound), proof=proof)
+
+
+def was_interrupted(error: NoSolutionError) -> bool:
+    """Whether Ctrl-C ended a search before any allocation was known."""
+    return getattr(getattr(error.result, "termination", None), "limit", None) is Limit.INTERRUPTED
 
 
 def infeasible(search: SearchContext) -> InfeasibleError:

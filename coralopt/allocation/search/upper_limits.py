@@ -13,7 +13,6 @@ Demand that may go unmet at a price takes what limits leave, so all of that is o
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 from coralopt.allocation.explain import Explanation, explain
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.options import AllocationSearchOptions
-from coralopt.allocation.search.result import AllocationResult
+from coralopt.allocation.search.result import AllocationResult, was_interrupted
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.solving import Backend, SolveOptions, gap_reached
@@ -115,48 +114,57 @@ class UpperLimitSearch:
         loose, limit = loose_limits(self.problem), rent_limit(self.problem)
         brief: AllocationResult | None = None
         if any(row is not limit for row in loose):
-            with contextlib.suppress(NoSolutionError):
-                brief = self._without(loose, left(BRIEF), self.search)
-                if self._holds(brief) and (brief.interrupted or self._settled(brief)):
-                    return brief
-                self._stop_if(brief.interrupted)
+            brief = self._solve_without(loose, left(BRIEF), self.search)
+            if brief is not None and self._holds(brief) and (brief.interrupted or self._settled(brief)):
+                return brief
+            self._stop_if_interrupted(brief)
         within = self.solve(self.problem, left(1.0), self.search) if limit is None else self._within(limit, left)
         return within if brief is None else within.with_bound(brief.bound_usd_h, brief.proof)
 
-    def _without(
+    def _solve_without(
         self, rows: Sequence[SideConstraint], options: SolveOptions, search: AllocationSearchOptions
-    ) -> AllocationResult:
-        """The best allocation without some limits.
+    ) -> AllocationResult | None:
+        """The best allocation without some limits; ``None`` where its time was too short.
 
         Raises:
             InfeasibleError: There is none; what is said of it is about the whole problem, all limits included.
         """
         try:
-            return self.solve(_without(self.problem, rows), options, replace(search, explained=False))
+            return self._solve_in_time(_without(self.problem, rows), options, search)
         except InfeasibleError:
             if not search.explained:
                 raise
             explanation = explain(self.problem, self.backend, self.options)
             raise InfeasibleError(str(explanation), explanation) from None
 
+    def _solve_in_time(
+        self, problem: AllocationProblem, options: SolveOptions, search: AllocationSearchOptions
+    ) -> AllocationResult | None:
+        try:
+            return self.solve(problem, options, replace(search, explained=False))
+        except NoSolutionError as error:
+            if was_interrupted(error):
+                raise
+            return None
+
     def _within(self, limit: SideConstraint, left: Callable[[float], SolveOptions]) -> AllocationResult:
         """The best allocation within a limit on rent; options for a share of the time left."""
         search = self.search
-        try:
-            without = self._without((limit,), left(PART), search)
-        except NoSolutionError:
+        without = self._solve_without((limit,), left(PART), search)
+        if without is None:
             return self.solve(self.problem, left(1.0), search)
         search = replace(search, state=without.state or search.state)
         if self._holds(without):
             if without.interrupted or self._settled(without):
                 return without
             search = replace(search, start=without.allocation)
-            return self._without((limit,), left(1.0), search).with_bound(without.bound_usd_h, without.proof)
-        self._stop_if(without.interrupted)
+            further = self._solve_without((limit,), left(1.0), search) or without
+            return further.with_bound(without.bound_usd_h, without.proof)
+        self._stop_if_interrupted(without)
         least = self._least_rent(limit, left(PART), search)
-        if least is not None:
-            self._stop_if(least.interrupted)
-            search = replace(search, start=least.allocation if self._holds(least) else search.start)
+        self._stop_if_interrupted(least)
+        if least is not None and self._holds(least):
+            search = replace(search, start=least.allocation)
         return self.solve(self.problem, left(1.0), search).with_bound(without.bound_usd_h, without.proof)
 
     def _settled(self, result: AllocationResult) -> bool:
@@ -175,19 +183,15 @@ class UpperLimitSearch:
             InfeasibleError: It is.
         """
         most = limit.bound * (1 + TOLERANCE)
-        paid = rent_only(self.problem, limit)
         enough = math.inf if search.explained else most
-        try:
-            least = self.solve(paid, options, replace(search, enough=enough, explained=False))
-        except NoSolutionError:
-            return None
-        if least.bound_usd_h <= most:
+        least = self._solve_in_time(rent_only(self.problem, limit), options, replace(search, enough=enough))
+        if least is None or least.bound_usd_h <= most:
             return least
         if not search.explained:
             raise InfeasibleError(f"no allocation meets every demand within {limit.name}")
         raise beyond_limit(limit, least.cost_usd_h, least.bound_usd_h)
 
     @staticmethod
-    def _stop_if(interrupted: bool) -> None:
-        if interrupted:
+    def _stop_if_interrupted(result: AllocationResult | None) -> None:
+        if result is not None and result.interrupted:
             raise KeyboardInterrupt
